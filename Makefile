@@ -6,7 +6,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help run build browser screenshots diagrams wheel spark-wheel sdist test test-build test-suites test-crates test-crash \
-	test-concurrency test-python test-serial test-spark test-full explore test-release check docs bench bench-spark \
+	test-concurrency test-python test-serial test-spark test-spark-4.0 test-spark-4.1 test-full explore test-release check docs bench bench-spark \
 	demo demo-remote demo-folder soak pipeline lake clean
 
 export TOPICS_GATE ?= quick
@@ -97,6 +97,14 @@ test: test-build ## the tests of the gate, `quick` unless TOPICS_GATE says more
 SUITES := test-crates test-crash test-python test-spark
 ifneq ($(TOPICS_GATE),quick)
 SUITES += test-concurrency test-serial
+endif
+
+# An older Spark is half a gigabyte to download.
+ifneq ($(filter full release,$(TOPICS_GATE)),)
+SUITES += test-spark-4.1
+endif
+ifeq ($(TOPICS_GATE),release)
+SUITES += test-spark-4.0
 endif
 
 # One after the other, also with `make -j`: they share the cores.
@@ -196,6 +204,11 @@ IN_SPARK = cd spark && PYTHONPATH=..:../tests $(1) $(abspath $(BIN))/python
 # At the quick gate, what needs no Java.
 test-spark: build $(VENV)/.spark
 	@$(call IN_SPARK,$(call suite,spark,pytest)) -m pytest --durations=8 $(PYTEST_ARGS)
+
+# The same on an older Spark, which is downloaded beside the other.
+test-spark-4.0 test-spark-4.1: test-spark-%: build $(VENV)/.spark
+	@$(call IN_SPARK,$(call suite,spark-$*,pytest)) -m lake.environment spark-$* \
+		$(abspath $(BIN))/python -m pytest --durations=8 $(PYTEST_ARGS)
 
 check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, documentation
 	$(call timed,cargo fmt,cargo fmt --all --check)

@@ -1,1 +1,2 @@
-"""Flights become a topic over time; a stream writes it to a Delta table, as typed columns."""
+"""Flights become a topic over time; streams write it to a Delta and an Iceberg table,
+as typed columns."""

@@ -17,7 +17,15 @@ from pathlib import Path
 
 from pipeline.dataset import dataset
 from pipeline.progress import Progress, last_batch, progress
-from pipeline.runner import HERE, JOB_TIMEOUT, LONGEST_DELAY, Job, planned_kills, run_with_kills
+from pipeline.runner import (
+    HERE,
+    JOB_TIMEOUT,
+    LONGEST_DELAY,
+    TRIGGERS,
+    Job,
+    planned_kills,
+    run_with_kills,
+)
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
@@ -28,6 +36,7 @@ from .dataset import expected, record
 from .delta import path
 from .environment import DELTA, ICEBERG, Unavailable, environment
 from .job import TOPIC
+from .maintain import ALL
 
 UNAVAILABLE = 3
 """The exit code if Spark or a jar cannot be downloaded."""
@@ -55,18 +64,17 @@ def forget_last_commit(checkpoint: Path) -> int:
     return done
 
 
-def to_iceberg(folder: Path, seed: int, env: dict[str, str]) -> list[str]:
+def to_iceberg(folder: Path, url: str, total: int, seed: int, env: dict[str, str]) -> list[str]:
     """Runs the second job, kills it twice at random moments, and lets it finish. Returns the
     problems."""
     wrong = []
     rng = random.Random(seed)
-    commits = folder / "checkpoints" / "iceberg" / "commits"
-    # Each commit to the Delta table has added a file, which is a batch of this stream.
-    total = versions(folder)
+    limits = {TOPIC: -(-total // TRIGGERS)}
+    checkpoint = folder / "checkpoints" / "iceberg"
     for share in sorted(rng.uniform(0.1, 0.6) for _ in range(2)):
-        with Job(path(folder), folder, {}, "lake.iceberg", env) as job:
+        with Job(url, folder, limits, "lake.iceberg", env) as job:
             until = time.monotonic() + JOB_TIMEOUT
-            while last_batch(commits) + 1 < share * total:
+            while progress(checkpoint).rows < share * total:
                 job.check()
                 if time.monotonic() > until:
                     raise SystemExit(f"the job made no progress within {JOB_TIMEOUT:g} s")
@@ -74,12 +82,12 @@ def to_iceberg(folder: Path, seed: int, env: dict[str, str]) -> list[str]:
             time.sleep(rng.uniform(0, LONGEST_DELAY / 2))
             job.check()
             job.signal(signal.SIGSTOP)
-            done = last_batch(commits) + 1
-            print(f"killed in writing to Iceberg, {done} of {total} batches done", flush=True)
+            done = progress(checkpoint).rows
+            print(f"killed in writing to Iceberg, {done} of {total} rows done", flush=True)
             job.kill()
         if not 0 < done < total:
-            wrong.append(f"a kill was not in time: {done} of {total} batches done")
-    with Job(path(folder), folder, {}, "lake.iceberg", env) as job:
+            wrong.append(f"a kill was not in time: {done} of {total} rows done")
+    with Job(url, folder, limits, "lake.iceberg", env) as job:
         job.finish()
     return wrong
 
@@ -90,7 +98,7 @@ def maintain(folder: Path, url: str, envs: dict[str, dict[str, str]]) -> list[st
     wrong = []
     programs = {
         "delta": ["lake.maintain", url, str(folder)],
-        "iceberg": ["lake.iceberg", path(folder), str(folder)],
+        "iceberg": ["lake.iceberg", url, str(folder), f"{TOPIC}={ALL}"],
     }
     repeated = {
         name: forget_last_commit(folder / "checkpoints" / name)
@@ -105,7 +113,6 @@ def maintain(folder: Path, url: str, envs: dict[str, dict[str, str]]) -> list[st
                 command, cwd=HERE, check=True, stderr=log, timeout=JOB_TIMEOUT, env=envs[name]
             )
     for name, batch in repeated.items():
-        # The compaction of the Delta table may be a further batch of the second job, without rows.
         if last_batch(folder / "checkpoints" / name / "commits") < batch:
             wrong.append(f"{name}: batch {batch} was not repeated")
     return wrong
@@ -128,7 +135,7 @@ def run(folder: Path, days: int | None, seed: int) -> list[str]:
             lambda: versions(folder),
             record,
         )
-        wrong += to_iceberg(folder, seed, envs["iceberg"])
+        wrong += to_iceberg(folder, server.url, len(rows), seed, envs["iceberg"])
         wrong += maintain(folder, server.url, envs)
         found = letters(Client(Connection(server.url, None, None, 60.0)))
     for name in envs:

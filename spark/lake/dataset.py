@@ -12,7 +12,7 @@ import pandas as pd
 from pipeline.dataset import Row, hour_of
 from pipeline.feed import plain
 
-from .delta import NAMES
+from .table import NAMES
 
 BINARY = "binary data in a text column"
 MISFIT = 'does not fit: ["hour"]'

@@ -1,6 +1,9 @@
-"""The Sparks of the lake. Delta 4.4 is built for Spark 4.2; its streams do not run on Spark 4.3,
-which the other tests use. Iceberg 1.12 is built for Spark 4.1, and does not run on a later one.
-So the example has its own two, beside the packages of this environment."""
+"""The Sparks that are not the one of this environment, beside its packages: the older ones that the
+tests run on, and those of the lake. Delta 4.4 is built for Spark 4.2; its streams do not run on
+Spark 4.3. Iceberg 1.12 is built for Spark 4.1, and does not run on a later one.
+
+    python -m lake.environment GROUP COMMAND...    runs a command with the Spark of a group
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DELTA, ICEBERG = "lake-delta", "lake-iceberg"
+DELTA, ICEBERG = "lake-delta", "spark-4.1"
 """The groups of pyproject.toml that name them."""
 
 
@@ -55,3 +58,16 @@ def _install(version: str, folder: Path) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise Unavailable(f"pyspark {version} cannot be installed: {lines[-1] if lines else ''}")
+
+
+def main() -> None:
+    group, *command = sys.argv[1:]
+    try:
+        env = environment(group)
+    except Unavailable as e:
+        sys.exit(str(e))
+    os.execvpe(command[0], command, env)
+
+
+if __name__ == "__main__":
+    main()

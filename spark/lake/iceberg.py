@@ -1,25 +1,28 @@
-"""The Iceberg job: a stream from the Delta table to an Iceberg table, exactly once from its
-checkpoint. It ends when all rows that are there are written. It is a job of its own because Iceberg
-has no release for Spark 4.2 yet, which reads topics: this one runs on Spark 4.1. With OUTPUT it
-compacts the Iceberg table first, and writes what is in it as Parquet, before and after.
+"""The Iceberg job: a stream from the topic to an Iceberg table, exactly once from its checkpoint.
+It is a job of its own because Iceberg has no release for the Spark of the Delta job: this one runs
+on Spark 4.1. It ends when its standard input ends and all available rows are written. With OUTPUT
+it compacts the table first, lets the stream finish what it has not recorded as done, and writes
+what is in the table as Parquet, before and after.
 
-    python -m lake.iceberg DELTA-TABLE FOLDER [OUTPUT]
+    python -m lake.iceberg URL FOLDER flights=ROWS [OUTPUT]
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pipeline.job import Restarted, run_until_input_ends
+from pyspark.sql import DataFrame, SparkSession
 
-from .delta import COLUMNS, delta_session
+from .job import TOPIC, good_rows
 from .maintain import FILES, write
+from .table import COLUMNS, lake_session
 
-PACKAGES = (
-    "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-)
+PACKAGE = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 SETTINGS = {
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
     "spark.sql.catalog.lake.type": "hadoop",
@@ -28,10 +31,10 @@ NAME = "lake.air.flights"
 
 
 def iceberg_session(folder: Path) -> SparkSession:
-    """A session for both formats, with a catalog of Iceberg tables in a directory."""
+    """A session with a catalog of Iceberg tables in a directory."""
     warehouse = str(folder / "lake" / "iceberg")
-    more = {**SETTINGS, "spark.sql.catalog.lake.warehouse": warehouse}
-    return delta_session(folder, PACKAGES, **more)
+    settings = {**SETTINGS, "spark.sql.catalog.lake.warehouse": warehouse}
+    return lake_session(folder, PACKAGE, settings)
 
 
 def create(spark: SparkSession) -> None:
@@ -41,15 +44,13 @@ def create(spark: SparkSession) -> None:
     )
 
 
-def append_available(spark: SparkSession, source: str, checkpoint: Path) -> None:
-    """Appends the rows of the Delta table that are not in the Iceberg table, each once: a commit
-    records the id of the query and the number of the batch in its snapshot, and a batch that is
-    there is skipped."""
-    rows = spark.readStream.format("delta").option("maxFilesPerTrigger", "1").load(source)
+def start(rows: DataFrame, checkpoint: Path) -> Restarted:
+    """Starts the stream that appends the rows, each once: a commit records the id of the query and
+    the number of the batch in its snapshot, and a batch that is there is skipped."""
     # A task keeps one file open for each partition, instead of sorting its rows by partition.
     writer = rows.writeStream.format("iceberg").option("fanout-enabled", "true")
-    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-    writer.toTable(NAME).awaitTermination()
+    writer = writer.option("checkpointLocation", str(checkpoint)).queryName("iceberg")
+    return Restarted(partial(writer.toTable, NAME))
 
 
 def compact(spark: SparkSession) -> None:
@@ -64,22 +65,29 @@ def files(spark: SparkSession) -> int:
     return spark.table(f"{NAME}.files").count()
 
 
+def maintain(spark: SparkSession, query: Callable[[], Restarted], output: Path) -> None:
+    """Compacts the table, and lets the stream finish."""
+    write(spark, NAME, output, "before")
+    found = [files(spark)]
+    compact(spark)
+    found.append(files(spark))
+    query().finish()
+    found.append(files(spark))
+    write(spark, NAME, output, "after")
+    (output / FILES).write_text(json.dumps(found))
+
+
 def main() -> None:
-    source, folder = sys.argv[1], Path(sys.argv[2])
-    output = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+    url, where, limit, *output = sys.argv[1:]
+    folder = Path(where)
     spark = iceberg_session(folder)
     create(spark)
-    found = []
-    if output is not None:
-        write(spark, NAME, output, "before")
-        found = [files(spark)]
-        compact(spark)
-        found.append(files(spark))
-    append_available(spark, source, folder / "checkpoints" / "iceberg")
-    if output is not None:
-        found.append(files(spark))
-        write(spark, NAME, output, "after")
-        (output / FILES).write_text(json.dumps(found))
+    rows = good_rows(spark, url, limit.removeprefix(f"{TOPIC}="))
+    query = partial(start, rows, folder / "checkpoints" / "iceberg")
+    if output:
+        maintain(spark, query, Path(output[0]))
+    else:
+        run_until_input_ends([query()])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from . import delta
-from .delta import COLUMNS, NAMES, VALUES
+from .table import COLUMNS, NAMES, VALUES
 
 TOPIC, DEAD = "flights", "flights.dead"
 FIT = "_misfits IS NULL AND origin IS NOT NULL AND hour IS NOT NULL AND at IS NOT NULL"

@@ -30,6 +30,13 @@ def __getattr__(name: str) -> Any:
 
 def register(spark: SparkSession) -> None:
     """Registers the format in a session whose workers do not find this package automatically."""
+    from pyspark.errors import AnalysisException
+
     from .source import DefaultSource
 
-    spark.dataSource.register(DefaultSource)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except AnalysisException as e:
+        # Spark 4.0 refuses the name of a source that it has found itself.
+        if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

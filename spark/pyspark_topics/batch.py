@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from .access import Access, access
@@ -19,6 +19,9 @@ from .offsets import Span
 from .options import EARLIEST, LATEST, Positions, ReadOptions
 from .planning import Head, plan
 from .reading import ReadPlan, TopicsPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 log = logging.getLogger("pyspark_topics")
 

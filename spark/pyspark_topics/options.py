@@ -289,7 +289,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def stream_options(options: Mapping[str, str]) -> ReadOptions:
+def stream_options(options: Mapping[str, str], max_bytes: int | None = STREAM_BYTES) -> ReadOptions:
+    """`max_bytes`: of a batch, unless an option sets them."""
     for name in ("endingOffsets", "endingTimestamp"):
         if options.get(name) is not None:
             raise InvalidOption(f'"{name}" is for batches: a stream has no end')
@@ -299,7 +300,7 @@ def stream_options(options: Mapping[str, str]) -> ReadOptions:
             '"pushFilters" is for batches: Spark passes no filters to a stream; select records '
             'with "tag", "tagPrefix" or "nodes"'
         )
-    return given if given.max_bytes is not None else replace(given, max_bytes=STREAM_BYTES)
+    return given if given.max_bytes is not None else replace(given, max_bytes=max_bytes)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:

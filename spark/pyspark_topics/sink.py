@@ -19,13 +19,10 @@ from random import getrandbits
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from .client import Backoff, Client, retryable
+from .compat import DataSourceStreamArrowWriter
 from .errors import InvalidOption, TopicsError
 from .options import WriteOptions
 from .staging import Part, Stage, Staged, Writer, parts

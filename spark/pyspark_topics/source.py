@@ -6,15 +6,17 @@ from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import Any
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from .batch import Snapshot, TopicsReader
 from .columns import sink_types, spark_schema
+from .compat import ADMITS_ROWS, KEEPS_EMPTY_ROWS, PUSHES_FILTERS
 from .errors import InvalidOption, TopicsError
 from .options import read_options, stream_options, write_options
 from .sink import TopicsStreamWriter, TopicsWriter
-from .stream import TopicsStreamReader
+from .stream import SelfLimitedReader, TopicsStreamReader
 
 SOON = 5.0
 """The time in seconds that a server may be unavailable while a DataFrame is created; its plan
@@ -37,9 +39,18 @@ class DefaultSource(DataSource):
         return spark_schema(read_options(self.options))
 
     def reader(self, schema: StructType) -> TopicsReader:
-        return TopicsReader(read_options(self.options), schema, self._snapshot)
+        options = read_options(self.options)
+        if options.push_filters and not PUSHES_FILTERS:
+            raise InvalidOption(
+                f'"pushFilters" needs Spark 4.1, and this is {pyspark.__version__}: leave it out'
+            )
+        _refuse_no_columns(schema)
+        return TopicsReader(options, schema, self._snapshot)
 
     def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802
+        _refuse_no_columns(schema)
+        if not ADMITS_ROWS:
+            return SelfLimitedReader(stream_options(self.options, max_bytes=None), schema)
         return TopicsStreamReader(stream_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicsWriter:
@@ -80,3 +91,11 @@ class DefaultSource(DataSource):
                 except TopicsError:
                     self._snapshot = None
         return self.__dict__
+
+
+def _refuse_no_columns(schema: StructType) -> None:
+    if not schema.fields and not KEEPS_EMPTY_ROWS:
+        raise InvalidOption(
+            f"a schema without columns has no rows in Spark {pyspark.__version__}: name a column, "
+            "seq long for example"
+        )

@@ -10,19 +10,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+from pyspark.sql.types import StructType
+
+from .access import access
+from .batch import refuse_missing, starting
+from .columns import arrow_schema
+from .compat import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
-
-from .access import access
-from .batch import refuse_missing, starting
-from .columns import arrow_schema
 from .consumer import named_consumer
 from .offsets import GONE_BATCHES, Offset, Span
 from .options import ReadOptions
@@ -100,11 +101,15 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Returns `start` itself if there are no new records, because Spark compares strings."""
+        return self._latest(start, limit)
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit | None) -> dict[str, Any]:
+        """The end of the next batch; without a limit of Spark's the options' own ones hold."""
         end = self._end_of_batch(start, limit)
         self._pause = POLL if end is not start else min(2 * self._pause, MAX_IDLE_POLL)
         return end
 
-    def _end_of_batch(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def _end_of_batch(self, start: dict[str, Any], limit: ReadLimit | None) -> dict[str, Any]:
         heads = self._heads() if self._pinned is None else self._pinned
         was = Offset.parse(start)
         self._planned = was.spans
@@ -145,7 +150,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return Offset(kept, unread, {name: n for name, n in gone.items() if name in kept})
 
-    def _waits_for_more(self, spans: Mapping[str, Span], limit: ReadLimit) -> bool:
+    def _waits_for_more(self, spans: Mapping[str, Span], limit: ReadLimit | None) -> bool:
         """Whether the next batch has too few rows and the last one is not long ago. A trigger that
         ends with the available rows does not wait for others."""
         least = self._options.min_offsets
@@ -286,6 +291,40 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = exact[0]
             found[first] = Span(spans[first].topic_id, spans[first].lo, spans[first].lo + 1)
         return found
+
+
+class SelfLimitedReader(TopicsStreamReader):
+    """The reader for a Spark that tells it neither the start nor the limit of a batch: before 4.2.
+
+    It knows the start: a returned offset is the end of a batch that runs before the next call, and
+    a query that starts again from its checkpoint plans the last offset in it before anything else.
+    It does not know the trigger. `availableNow` is one batch there, so only the limits that the
+    user has set hold.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._at: dict[str, Any] | None = None
+        """The end of the last batch."""
+        self._warns_of_cut = options.max_offsets is not None or options.max_bytes is not None
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        start = self.initialOffset() if self._at is None else self._at
+        self._at = self._latest(start, None)
+        if self._warns_of_cut and self._at is not start and self._at.get("unread"):
+            self._warns_of_cut = False
+            log.warning(
+                "maxOffsetsPerTrigger or maxBytesPerTrigger ends a batch before the newest record. "
+                "With the trigger availableNow, which is one batch in Spark %s, the query ends "
+                "after it, and the next run reads on: leave the limits out there",
+                pyspark.__version__,
+            )
+        return self._at
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if self._at is None:
+            self._at = end
+        return super().partitions(start, end)
 
 
 class _Reading(DataSourceStreamReader):

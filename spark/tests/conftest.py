@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 from local_spark import session
 from pyspark_topics.client import Client
+from pyspark_topics.compat import PUSHES_FILTERS
 from pyspark_topics.options import Connection
 
 from support.gate import GATE, fix_examples
 from support.server import Server
 
 from .proxy import Proxy
+from .versions import NO_FILTERS, SPARK, run_to_end
 
 os.environ.setdefault("TOPICS_SPARK_TIER", "1")
 
@@ -110,6 +112,10 @@ def proxy(topics: Topics) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    streaming = "org.apache.spark.sql.execution.streaming"
+    manager = "checkpointing.FileSystemBasedCheckpointFileManager"
+    if SPARK < (4, 1):
+        manager = manager.removeprefix("checkpointing.")
     spark = session(
         "tests",
         cores=2,
@@ -117,10 +123,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         folder=tmp_path_factory.mktemp("spark"),
         spark__sql__shuffle__partitions="1",
         # Half the time of a micro-batch is spent on renaming checkpoint files and their checksums.
-        spark__sql__streaming__checkpointFileManagerClass=(
-            "org.apache.spark.sql.execution.streaming.checkpointing."
-            "FileSystemBasedCheckpointFileManager"
-        ),
+        spark__sql__streaming__checkpointFileManagerClass=f"{streaming}.{manager}",
     )
     yield spark
     spark.stop()
@@ -129,6 +132,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def pushing(spark: Any) -> Iterator[None]:
     """A session with filter pushdown."""
+    if not PUSHES_FILTERS:
+        pytest.skip(NO_FILTERS)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     yield
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
@@ -179,9 +184,7 @@ class Stream:
     def run(self, change: Callable[[Any], Any] | None = None, **options: str) -> list[Any]:
         """Runs to the end of the available records; returns the progress of every batch with
         rows."""
-        query = self.query(change, **options)
-        query.awaitTermination()
-        return [p for p in query.recentProgress if p["numInputRows"]]
+        return run_to_end(lambda: self.query(change, **options), self.checkpoint)
 
     def offsets(self) -> dict[int, Any]:
         """The offsets of the planned batches."""

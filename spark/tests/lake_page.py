@@ -1,7 +1,7 @@
 """Runs the snippets of the lake's page as they stand, in their order: those before the section on
 Iceberg, or those of it, which need another Spark.
 
-python lake_page.py FOLDER lake-delta|lake-iceberg
+python lake_page.py FOLDER lake-delta|spark-4.1
 """
 
 import os
@@ -14,7 +14,7 @@ from python.test_snippets import DOCS, Reader, snippets
 
 PAGE = DOCS / "guides" / "lake.md"
 
-folder, is_iceberg = Path(sys.argv[1]), sys.argv[2] == "lake-iceberg"
+folder, is_iceberg = Path(sys.argv[1]), sys.argv[2] == "spark-4.1"
 prepare(folder / sys.argv[2])
 # What the page leaves to the user: memory, and where Spark listens.
 os.environ["PYSPARK_SUBMIT_ARGS"] = (
@@ -25,7 +25,13 @@ os.environ["PYSPARK_SUBMIT_ARGS"] = (
 )
 os.chdir(folder)
 first, _, _ = PAGE.read_text().partition("\n## Iceberg\n")
-found = [one for one in snippets(PAGE) if (one.line > first.count("\n")) == is_iceberg and one.runs]
+found = [
+    one
+    for one in snippets(PAGE)
+    # Both parts need the server.
+    if one.runs
+    and (one.text.startswith("topics serve") or (one.line > first.count("\n")) == is_iceberg)
+]
 reader = Reader(folder)
 try:
     for snippet in found:

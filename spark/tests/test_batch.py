@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 from pyspark_topics import DefaultSource
+from pyspark_topics.compat import KEEPS_EMPTY_ROWS
 
 import topics_engine as te
 from support.payloads import PAYLOADS
@@ -109,6 +110,8 @@ SEQS = {"seq": "seq long", "both": "topic string, seq long", "none": ""}
 
 @pytest.mark.parametrize("schema", SEQS.values(), ids=SEQS)
 def test_a_count_without_other_columns_reads_no_record(topics, topic, read, schema):
+    if not schema and not KEEPS_EMPTY_ROWS:
+        pytest.skip("Spark 4.0 has no rows without columns: the source refuses them")
     topics.append(topic, ["x" * 100] * 5000)
     topics.client.call("POST", f"/v0/topics/{topic}", {"records": [{"data_b64": "/w=="}]})
 

@@ -5,6 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from pyspark_topics.compat import PUSHES_FILTERS
+from pyspark_topics.filters import Pushed
+from pyspark_topics.offsets import Span
+from pyspark_topics.options import Selection
+
+from .versions import NO_FILTERS
+
+if not PUSHES_FILTERS:
+    pytest.skip(NO_FILTERS, allow_module_level=True)
+
 from pyspark.sql.datasource import (
     EqualTo,
     GreaterThan,
@@ -17,9 +27,6 @@ from pyspark.sql.datasource import (
     StringContains,
     StringStartsWith,
 )
-from pyspark_topics.filters import Pushed
-from pyspark_topics.offsets import Span
-from pyspark_topics.options import Selection
 
 
 def taken(*filters):

@@ -9,6 +9,7 @@ import sys
 import venv
 from pathlib import Path
 
+import pyarrow
 import pyspark
 import pytest
 
@@ -37,8 +38,11 @@ def environment(home: Path) -> Path:
     copied."""
     venv.create(home, with_pip=False, symlinks=True)
     (packages,) = (home / "lib").glob("python3*/site-packages")
+    # The Spark may lie beside its dependencies, not with them.
+    folders = [Path(module.__file__).parents[1] for module in (pyspark, pyarrow)]
+    folders.append(Path(pyspark.__file__).parent / "python")
     for name in ("pyspark", "py4j", "pyarrow", "numpy", "numpy.libs", "zoneinfo", "pytz", "six.py"):
-        for folder in (Path(pyspark.__file__).parents[1], Path(pyspark.__file__).parent / "python"):
+        for folder in folders:
             if (folder / name).exists() and not (packages / name).exists():
                 (packages / name).symlink_to(folder / name)
     return home / "bin" / "python"

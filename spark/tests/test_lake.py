@@ -17,9 +17,11 @@ from lake.__main__ import UNAVAILABLE, forget_last_commit, missing_jars
 from lake.compare import compare_letters
 from lake.dataset import BINARY, MISFIT, MISSING, expected, record, sums
 from lake.environment import DELTA, ICEBERG, Unavailable, environment, pinned
+from lake.environment import main as run_command
 from lake.job import TOPIC
 from pipeline.dataset import dataset
 from pipeline.runner import HERE
+from pyspark_topics.compat import ADMITS_ROWS
 
 from python.test_snippets import DOCS
 from support.gate import GATE
@@ -33,6 +35,8 @@ def release(request):
     downloads more than a gigabyte the first time."""
     if GATE != "release" and not any("::" in argument for argument in request.config.args):
         pytest.skip("runs at the release gate, or by its name")
+    if not ADMITS_ROWS:
+        pytest.skip("has Sparks of its own, and runs beside the newest one")
 
 
 def without_download(reason: str) -> None:
@@ -70,8 +74,8 @@ def test_a_fortnight_with_kills_equals_pandas(release):
 
 @pytest.mark.slow
 def test_what_the_page_shows(release, tmp_path):
-    """Its two parts, in their order: the second one reads the table of the first."""
-    for group, count in ((DELTA, 7), (ICEBERG, 2)):
+    """Its two parts, in their order: the second one reads the topic of the first."""
+    for group, count in ((DELTA, 7), (ICEBERG, 3)):
         try:
             env = environment(group)
         except Unavailable as e:
@@ -86,7 +90,7 @@ def test_what_the_page_shows(release, tmp_path):
 
 def test_the_page_has_the_versions_of_the_example():
     text = PAGE.read_text()
-    for package in {delta.PACKAGE, *iceberg.PACKAGES.split(",")}:
+    for package in (delta.PACKAGE, iceberg.PACKAGE):
         assert package in text
     for name, value in {**delta.SETTINGS, **iceberg.SETTINGS}.items():
         assert f'"{name}": "{value}"' in text
@@ -172,6 +176,24 @@ def test_a_spark_that_cannot_be_installed(tmp_path, monkeypatch):
     (tmp_path / "target" / f"spark-{pinned(DELTA)}" / "installed").touch()
     first, *_ = environment(DELTA)["PYTHONPATH"].split(os.pathsep)
     assert first == str(tmp_path / "target" / f"spark-{pinned(DELTA)}")
+
+
+def test_a_command_with_another_spark(tmp_path, monkeypatch):
+    monkeypatch.setattr("lake.environment.ROOT", tmp_path)
+    (tmp_path / "pyproject.toml").write_bytes((DOCS.parent / "pyproject.toml").read_bytes())
+    monkeypatch.setattr("sys.argv", ["environment", ICEBERG, "python", "-m", "lake"])
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    with pytest.raises(SystemExit, match=f"pyspark {pinned(ICEBERG)} cannot be installed"):
+        run_command()
+    folder = tmp_path / "target" / f"spark-{pinned(ICEBERG)}"
+    (folder / "installed").touch()
+    started = []
+    monkeypatch.setattr("os.execvpe", lambda *arguments: started.append(arguments))
+    run_command()
+    ((program, command, env),) = started
+    assert (program, command) == ("python", ["python", "-m", "lake"])
+    assert env["PYTHONPATH"].split(os.pathsep)[0] == str(folder)
 
 
 def test_some_records_are_compressed(rows):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceStreamReader
 from pyspark.sql.types import LongType, StructField, StructType
-from pyspark_topics import batch, stream
+from pyspark_topics import DefaultSource, batch, source, stream
+from pyspark_topics.compat import ReadAllAvailable, ReadMaxRows
 from pyspark_topics.errors import DataLoss, TopicsError
 from pyspark_topics.options import read_options, stream_options
 from pyspark_topics.planning import Head, Loss, Range
@@ -404,3 +405,94 @@ def test_available_now_ends_where_the_heads_were(fake):
     end = latest(one, start)
     assert end["t"] == {"a": [1, 1, 11]}
     assert latest(one, end) == end
+
+
+def self_limited(monkeypatch, **options):
+    """The reader of a Spark that tells it neither the start nor the limit of a batch."""
+    monkeypatch.setattr(source, "ADMITS_ROWS", False)
+    topics = {} if "subscribe" in options else {"subscribePattern": ".*"}
+    given = CaseInsensitiveDict({"url": "http://h:1", **topics, **options})
+    return DefaultSource(given).streamReader(SCHEMA)
+
+
+def test_a_reader_that_is_told_no_start_begins_where_the_last_batch_ended(fake, monkeypatch):
+    fake.set("a", 11)
+    one = self_limited(monkeypatch, startingOffsets="latest")
+    first = one.latestOffset()
+    assert first == one.initialOffset()
+    fake.set("a", 21)
+    end = one.latestOffset()
+    assert spans(one.partitions(first, end)) == [("a", 1, 11, 21)]
+    assert json.dumps(one.latestOffset()) == json.dumps(end)
+    fake.set("a", 31)
+    assert one.latestOffset()["t"] == {"a": [1, 21, 31]}
+
+
+def test_a_reader_that_is_told_no_start_learns_it_from_a_checkpoint(fake, monkeypatch):
+    fake.set("a", 31)
+    # The last batch of the checkpoint was committed, or it is planned once more before the next.
+    last = {"v": 1, "t": {"a": [1, 11, 21]}}
+    for planned in ([], [({"v": 1, "t": {"a": [1, 1, 11]}}, last)]):
+        one = self_limited(monkeypatch, maxOffsetsPerTrigger="5")
+        assert one.partitions(last, last) == []
+        for start, end in planned:
+            assert spans(one.partitions(start, end)) == [("a", 1, 11, 21)]
+        assert one.latestOffset()["t"] == {"a": [1, 21, 26]}
+    # Nothing new since the checkpoint: the text of its offset.
+    fake.set("a", 21)
+    one = self_limited(monkeypatch)
+    one.partitions(last, last)
+    assert json.dumps(one.latestOffset()) == json.dumps(last)
+
+
+def test_an_offset_is_left_behind_whether_its_batch_was_planned_or_not(fake, monkeypatch):
+    """A batch whose rows nobody reads is not planned; one that is read late is planned late."""
+    fake.set("a", 101)
+    one = self_limited(monkeypatch, maxOffsetsPerTrigger="10")
+    first, second = one.latestOffset(), one.latestOffset()
+    assert [end["t"]["a"] for end in (first, second)] == [[1, 1, 11], [1, 11, 21]]
+    assert spans(one.partitions(one.initialOffset(), first)) == [("a", 1, 1, 11)]
+    assert one.latestOffset()["t"]["a"] == [1, 21, 31]
+
+
+def test_a_reader_limits_itself_where_spark_does_not(fake, monkeypatch):
+    fake.set("a", 101)
+    fake.set("b", 51)
+    one = self_limited(monkeypatch, maxOffsetsPerTrigger="30")
+    ends = [one.latestOffset()["t"] for _ in range(6)]
+    assert ends[0] == {"a": [1, 1, 21], "b": [1, 1, 11]}
+    assert [sum(hi - lo for _, lo, hi in end.values()) for end in ends[:5]] == [30] * 5
+    assert ends[4] == ends[5] == {"a": [1, 81, 101], "b": [1, 41, 51]}
+    fake.topics = {}
+    fake.set("a", 1001)
+    fake.topics["a"] = replace(fake.topics["a"], bytes=10_000)
+    one = self_limited(monkeypatch, maxBytesPerTrigger="20")
+    assert [one.latestOffset()["t"]["a"] for _ in range(2)] == [[1, 1, 3], [1, 3, 5]]
+
+
+def test_without_limits_a_reader_that_is_told_no_trigger_takes_all(fake, monkeypatch, caplog):
+    """Its batch may be the only one of `availableNow`."""
+    fake.set("a", 1001)
+    fake.topics["a"] = replace(fake.topics["a"], bytes=1 << 40)
+    assert self_limited(monkeypatch).latestOffset()["t"]["a"] == [1, 1, 1001]
+    assert caplog.text == ""
+
+
+def test_a_batch_that_a_reader_cuts_is_logged_once(fake, monkeypatch, caplog):
+    fake.set("a", 101)
+    one = self_limited(monkeypatch, maxOffsetsPerTrigger="60")
+    one.latestOffset()
+    assert caplog.text.count("ends a batch before the newest record") == 1
+    fake.set("a", 1001)
+    one.latestOffset()
+    assert caplog.text.count("ends a batch before the newest record") == 1
+    caplog.clear()
+    self_limited(monkeypatch, maxOffsetsPerTrigger="1000").latestOffset()
+    assert caplog.text == ""
+
+
+def test_the_reader_is_the_one_for_this_spark():
+    given = CaseInsensitiveDict({"url": "http://h:1", "subscribe": "a"})
+    one = DefaultSource(given).streamReader(SCHEMA)
+    told = inspect.signature(DataSourceStreamReader.latestOffset).parameters.keys() - {"self"}
+    assert inspect.signature(one.latestOffset).parameters.keys() == told

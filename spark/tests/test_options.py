@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
-from pyspark_topics import DefaultSource
+from pyspark_topics import DefaultSource, source
 from pyspark_topics.access import ScanRequest
 from pyspark_topics.bad import BadRecords
 from pyspark_topics.errors import InvalidOption
@@ -237,6 +237,24 @@ def test_a_stream_has_no_pushed_filters():
     with pytest.raises(InvalidOption, match=r'"pushFilters" is for batches: .*"tagPrefix"'):
         stream_options(CaseInsensitiveDict({**given, "pushFilters": "true"}))
     stream_options(CaseInsensitiveDict({**given, "pushFilters": "false"}))
+
+
+def test_pushed_filters_need_a_spark_that_has_them(monkeypatch):
+    monkeypatch.setattr(source, "PUSHES_FILTERS", False)
+    one = DefaultSource(CaseInsensitiveDict({**URL, "subscribe": "a", "pushFilters": "true"}))
+    with pytest.raises(InvalidOption, match=r'"pushFilters" needs Spark 4\.1, and this is 4\.\d'):
+        one.reader(StructType().add("seq", "long"))
+
+
+def test_a_schema_without_columns_needs_a_spark_that_counts_its_rows(monkeypatch):
+    one = DefaultSource(CaseInsensitiveDict({**URL, "subscribe": "a"}))
+    for reader in (one.reader, one.streamReader):
+        monkeypatch.setattr(source, "KEEPS_EMPTY_ROWS", True)
+        reader(StructType())
+        monkeypatch.setattr(source, "KEEPS_EMPTY_ROWS", False)
+        reader(StructType().add("seq", "long"))
+        with pytest.raises(InvalidOption, match=r"without columns has no rows in Spark 4\.\d"):
+            reader(StructType())
 
 
 def test_a_place_is_named_once():

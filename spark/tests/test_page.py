@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark_topics.compat import ADMITS_ROWS
 
 from python.test_snippets import DOCS, Reader, snippets
 
@@ -25,6 +26,8 @@ def test_what_the_page_shows(spark, tmp_path, monkeypatch):
         for snippet in snippets(PAGE):
             if not snippet.runs:
                 continue
+            if "latestOffset" in snippet.text and not ADMITS_ROWS:
+                continue  # the lag in reports of Spark 4.2
             try:
                 reader.do(snippet)
             except BaseException as error:

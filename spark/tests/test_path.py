@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 from pyspark_topics import DefaultSource
 from pyspark_topics.client import Backoff
+from pyspark_topics.compat import PUSHES_FILTERS
 from pyspark_topics.errors import InvalidOption
 
 import topics_engine as te
 from support.waiting import until
 from topics_engine import testing
+
+from .versions import run_to_end
 
 
 @pytest.fixture
@@ -99,10 +103,10 @@ def test_a_stream_from_a_directory(spark, topics, topic, closed, tmp_path):
         frame = spark.readStream.format("topics").option("maxOffsetsPerTrigger", 10_000)
         frame = frame.load(path=str(closed), subscribePattern="[ab]")
         writer = frame.select("data").writeStream.format("topics").trigger(availableNow=True)
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.start(url=topics.url, topic=topic)
-        query.awaitTermination()
-        return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+        checkpoint = tmp_path / "checkpoint"
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        done = run_to_end(partial(writer.start, url=topics.url, topic=topic), checkpoint)
+        return [p["numInputRows"] for p in done]
 
     assert run() == [10_000, 10_000, 5_003]
     with te.open(str(closed)) as db:
@@ -161,11 +165,12 @@ def test_a_prefix_is_read_like_its_server(spark, archived):
         assert sorted(frame.collect(), key=lambda row: row.seq) == expected
     assert [row.seq for row in expected][:8] == [1, 2, 3, 4, 5, 6, 9, 10]
     assert (len(expected), expected[-1].seq) == (6497, 6500)
+    pushed = {"pushFilters": "true"} if PUSHES_FILTERS else {}
     for condition, wanted in (
         (f.col("tag") == "t:1", [row for row in expected if row.tag == "t:1"]),
         (f.col("seq").between(2990, 3010), [r for r in expected if 2990 <= r.seq <= 3010]),
     ):
-        found = load(spark, url, subscribe="orders", pushFilters="true").filter(condition)
+        found = load(spark, url, subscribe="orders", **pushed).filter(condition)
         assert sorted(found.collect(), key=lambda row: row.seq) == wanted
     offsets = {"startingOffsets": '{"orders": 11}', "endingOffsets": '{"orders": 21}'}
     some = load(spark, url, subscribe="orders", **offsets)

@@ -31,6 +31,7 @@ from support.server import Server
 from support.waiting import until
 
 from .object_store import CREDENTIALS, ObjectStore
+from .versions import run_to_end
 
 SEGMENT = 1000
 SCHEMA = StructType().add("seq", LongType()).add("data", StringType())
@@ -344,8 +345,9 @@ def start(spark: Any, topics: Any, sink: str, where: Path, options: dict[str, st
 def test_a_stream_changes_between_a_server_and_a_prefix(orders, spark, topics, topic, tmp_path):
     def run(**places: bool) -> None:
         options = in_spark(orders, **places) | {"maxOffsetsPerTrigger": "2000"}
-        writer = start(spark, topics, topic, tmp_path / "checkpoint", options)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        checkpoint = tmp_path / "checkpoint"
+        writer = start(spark, topics, topic, checkpoint, options)
+        run_to_end(writer.trigger(availableNow=True).start, checkpoint)
 
     def offsets() -> list[Any]:
         folder = tmp_path / "checkpoint" / "offsets"

@@ -7,6 +7,8 @@ import json
 import pytest
 from pyspark.errors import PySparkException
 
+from .versions import SPARK
+
 
 @pytest.fixture
 def view(spark, topics):
@@ -44,7 +46,9 @@ def test_inserts_through_a_view(spark, topics, topic, view):
     assert sorted(topics.data(f"{topic}.one")) == [*range(10), 100, 101]
     view("any", "(topic STRING, tag STRING, data STRING)")
     spark.sql(f"INSERT INTO any SELECT '{topic}.two', 'x', data FROM orders")
-    spark.sql(f"INSERT INTO any (data, topic) SELECT '[]', '{topic}.three'")
+    # Spark 4.0 does not fill the columns that are left out.
+    rest = ("", "") if SPARK >= (4, 1) else (", tag", ", NULL")
+    spark.sql(f"INSERT INTO any (data, topic{rest[0]}) SELECT '[]', '{topic}.three'{rest[1]}")
     assert {row["$tag"] for row in topics.rows(f"{topic}.two")} == {"x"}
     assert topics.data(f"{topic}.three") == [[]]
     # One view for both, where it names columns of a sink only.

@@ -11,8 +11,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 from pyspark_topics import DefaultSource
+from pyspark_topics.compat import ADMITS_ROWS
 
 from support.waiting import until
+
+from .versions import needs_admission
 
 
 def numbers(topics, topic):
@@ -59,6 +62,64 @@ def test_admission_by_bytes(topics, topic, stream):
     assert all(p["numInputRows"] <= 11 for p in progress)
 
 
+@pytest.mark.parametrize(
+    ("limit", "most"), [({"maxOffsetsPerTrigger": "7"}, 7), ({"maxBytesPerTrigger": "1000"}, 11)]
+)
+def test_limits_hold_in_a_query_that_goes_on(topics, topic, stream, limit, most):
+    def run():
+        rows = stream.spark.readStream.format("topics").options(**limit)
+        rows = rows.load(url=topics.url, subscribe=topic).select("data")
+        out = rows.writeStream.format("topics").trigger(processingTime="0 seconds")
+        out = out.option("checkpointLocation", str(stream.checkpoint))
+        query = out.start(url=topics.url, topic=stream.sink)
+        query.processAllAvailable()
+        query.stop()
+        return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+
+    topics.append(topic, ["x" * 98 for _ in range(30)])
+    found = run()
+    assert (sum(found), max(found) <= most, len(found) <= 5) == (30, True, True)
+    # Its next run begins at the checkpoint.
+    topics.append(topic, ["y" * 98 for _ in range(10)])
+    again = run()
+    assert (sum(again), max(again) <= most) == (10, True)
+    assert sorted(topics.data(stream.sink)) == sorted(topics.data(topic))
+
+
+@pytest.mark.skipif(ADMITS_ROWS, reason="Spark 4.2 and later divide what availableNow reads")
+def test_available_now_is_one_batch(topics, topic, stream):
+    topics.append(topic, list(range(100)))
+
+    def run(**options):
+        query = stream.query(**options)
+        query.awaitTermination()
+        return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+
+    # With a limit it stops there, and the next run goes on.
+    assert run(maxOffsetsPerTrigger="30") == [30]
+    assert run(maxOffsetsPerTrigger="30") == [30]
+    assert run() == [40]
+    # A batch that was planned before is the one batch of its run.
+    topics.append(topic, list(range(100, 110)))
+    stream.forget_commit(2)
+    assert run() == [40]
+    assert run() == [10]
+    assert numbers(topics, stream.sink) == list(range(110))
+
+
+def test_a_query_goes_on_when_nobody_reads_the_rows_of_a_batch(topics, topic, stream):
+    """Spark does not plan a batch that `foreachBatch` leaves alone."""
+    topics.append(topic, list(range(20)))
+    rows = stream.spark.readStream.format("topics").option("maxOffsetsPerTrigger", "5")
+    out = rows.load(url=topics.url, subscribe=topic).writeStream
+    query = out.foreachBatch(lambda frame, batch: None).start()
+    query.processAllAvailable()
+    query.stop()
+    ends = [p["sources"][0]["endOffset"] for p in query.recentProgress]
+    assert f"[{topics.state(topic)['topic_id']}, 16, 21]" in str(ends[-1])
+
+
+@needs_admission
 def test_available_now_ends_at_the_heads_of_its_start(topics, topic, stream):
     topics.append(topic, list(range(20)))
 
@@ -196,8 +257,7 @@ def test_a_topic_deleted_under_the_stream(topics, topic, stream):
 def test_a_topic_deleted_with_unread_records(topics, topic, stream):
     both = {"subscribePattern": re.escape(topic) + r"\.[ab]"}
     topics.append(f"{topic}.a", list(range(5)))
-    query = stream.query(maxOffsetsPerTrigger="3", **both)
-    query.awaitTermination()
+    stream.run(maxOffsetsPerTrigger="3", **both)
     # As if the run had ended after its first batch.
     for folder in ("offsets", "commits"):
         (stream.checkpoint / folder / "1").unlink()

@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from python.test_snippets import snippets
 
 from .test_page import PAGE
+from .versions import needs_admission
 
 
 @pytest.fixture
@@ -88,6 +89,7 @@ def test_what_is_no_failure_of_the_query_ends_it(page, clock):
     assert page["pauses"] == []
 
 
+@needs_admission
 def test_a_query_that_fails_once_goes_on(page, spark, topics, topic, tmp_path, capsys):
     """The second batch fails after its rows are written: it is repeated from the checkpoint."""
     topics.append(topic, list(range(300)))
