@@ -42,6 +42,9 @@ def drill(
         metrics: a file that gets the outcome in the text format of Prometheus, also of a drill that
             fails with an error.
     """
+    if metrics is not None and (metrics.is_dir() or not metrics.parent.is_dir()):
+        # Before the restore, which may take hours.
+        raise NotADirectoryError(f"--metrics {metrics}: name a file in a directory that exists")
     folder = Path(tempfile.mkdtemp(prefix="topics-drill-"))
     try:
         with compared as engine:

@@ -178,6 +178,15 @@ def test_the_outcome_is_written_as_metrics(
     assert "nowhere" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("file", ["", ".", "nowhere/file"])
+def test_a_file_that_cannot_be_written_is_noticed_before_the_restore(
+    file: str, url: str, capsys: Any
+) -> None:
+    # There is nothing to restore.
+    assert main(["verify", url, "--drill", "--metrics", file]) == Exit.FAILED
+    assert "name a file in a directory that exists" in capsys.readouterr().err
+
+
 def test_metrics_are_of_a_drill(url: str, capsys: Any) -> None:
     for command in (["verify", url, "--metrics", "file"], ["verify", "--metrics", "file"]):
         assert main(command) == Exit.USAGE
