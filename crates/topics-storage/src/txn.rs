@@ -64,22 +64,15 @@ impl StageRows {
         Self { bytes: vec![0; header_len(writer, stage)], topics: Vec::new() }
     }
 
-    /// Adds rows of a topic: `encode` appends their frames and returns their number. After an error the
-    /// rows must be dropped.
-    pub fn add<E>(
-        &mut self,
-        topic: &str,
-        frames_len: usize,
-        encode: impl FnOnce(&mut Vec<u8>) -> std::result::Result<u64, E>,
-    ) -> std::result::Result<(), E> {
+    /// Adds rows of a topic: `encode` appends `count` frames, of `len` bytes in all.
+    pub fn add(&mut self, topic: &str, count: u64, len: usize, encode: impl FnOnce(&mut Vec<u8>)) {
         let name = topic_frame(topic);
-        self.bytes.reserve(name.len() + frames_len);
+        self.bytes.reserve(name.len() + len);
         self.bytes.extend_from_slice(&name);
         let start = self.bytes.len();
-        let count = encode(&mut self.bytes)?;
+        encode(&mut self.bytes);
         let frames = start..self.bytes.len();
         self.topics.push(TopicRows { topic: topic.to_owned(), frames, count });
-        Ok(())
     }
 
     /// The topics, each with its frames, not sealed, and their number.
@@ -397,14 +390,12 @@ mod tests {
     fn rows(topics: &[(&str, &[&str])]) -> StageRows {
         let mut rows = StageRows::new("w", "attempt 1");
         for (topic, data) in topics {
-            rows.add(topic, 0, |out| -> Result<u64> {
+            rows.add(topic, data.len() as u64, 0, |out| {
                 for d in *data {
                     let f = Frame::control(FrameType::Append, 0, 0, 0, d.as_bytes());
                     frame::encode(out, &Frame { tag: b"t", ..f });
                 }
-                Ok(data.len() as u64)
-            })
-            .unwrap();
+            });
         }
         rows
     }

@@ -45,10 +45,8 @@ pub(crate) fn rows_of(
     for r in rows {
         let req = Append { records: r.records, node: r.node, ..Append::default() };
         prepare::check(&base.options, r.topic, &req)?;
-        out.add(r.topic, prepare::frames_len(&req), |frames| {
-            prepare::encode(&req, now, frames);
-            Ok::<_, Error>(r.records.len() as u64)
-        })?;
+        let (count, len) = (r.records.len() as u64, prepare::frames_len(&req));
+        out.add(r.topic, count, len, |frames| _ = prepare::encode(&req, now, frames));
     }
     Ok(out)
 }
