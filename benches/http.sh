@@ -42,5 +42,5 @@ if [ -z "$row" ]; then
   "$(dirname "$0")/peers/install.sh" target/peers
   # The peers begin with nothing; so does this server.
   serve peers "$bin/topics"
-  target/release/bench-peers "$address" target/peers "$dir"
+  TOPICS_BENCH_SERVER=$server target/release/bench-peers "$address" target/peers "$dir"
 fi

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub mod net;
+mod placement;
 mod report;
 
+pub use placement::Placement;
 pub use report::{Goal, Row, Table, short};
 
 /// Latencies of one row, in nanoseconds.

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::{Samples, median};
+use crate::{Placement, Samples, median};
 
 /// Whether a goal is a ceiling or a floor.
 #[derive(Clone, Copy)]
@@ -56,9 +56,9 @@ impl Row {
         Self { runs: runs.clone(), ..Self::new(work, median(runs), unit) }
     }
 
-    /// The p50 of latencies in µs, with the higher quantiles as notes.
-    pub fn latency(work: impl Into<String>, samples: &mut Samples) -> Self {
-        let notes = vec![samples.tail()];
+    /// The p50 of latencies in µs, with the placement and the higher quantiles as notes.
+    pub fn latency(work: impl Into<String>, placement: Placement, samples: &mut Samples) -> Self {
+        let notes = vec![placement.name().into(), samples.tail()];
         let curve = samples.curve();
         Self { latency: curve, notes, ..Self::new(work, samples.us(0.5), "µs") }
     }

@@ -35,7 +35,10 @@ PROGRAMS: dict[str, list[list[str]]] = {
     "delivery": [[f"{RELEASE}/bench-delivery"]],
     "jobs": [[f"{RELEASE}/bench-jobs"]],
     "http": [["bash", "benches/http.sh", BIN]],
+    "shards": [[f"{RELEASE}/bench-shards", f"{BIN}/topics"]],
 }
+# Run when they are named only: they answer one question.
+EXTRA = {"shards"}
 
 
 class DiskUse:
@@ -65,7 +68,7 @@ def main() -> int:
     """Runs the programs; the status is that of the first that failed."""
     parser = argparse.ArgumentParser(description="runs the benchmarks")
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=", ".join(PROGRAMS))
-    names = parser.parse_args().programs or list(PROGRAMS)
+    names = parser.parse_args().programs or [name for name in PROGRAMS if name not in EXTRA]
     if unknown := set(names) - set(PROGRAMS):
         parser.error(f"no such program: {', '.join(unknown)}; there are {', '.join(PROGRAMS)}")
     folder = Path(os.environ.get("TOPICS_BENCH_DIR", "target/bench"))

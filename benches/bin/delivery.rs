@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use topics_benches::{
-    Goal, Row, Samples, Table, backend, device_sync, retried, rss_anon, scaled, scratch, sync_all,
+    Goal, Placement, Row, Samples, Table, backend, device_sync, retried, rss_anon, scaled, scratch,
+    sync_all,
 };
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, Event, NewRecord, Options, RouterRequest, Watch,
@@ -98,7 +99,9 @@ fn synced(table: &mut Table, db: &Engine, dir: &std::path::Path) {
     }
     println!("  synced, visible/device p50 by round: {rounds}");
     let goal = Goal::Max(1000.0 + device.us(0.5));
-    let row = Row::latency("write → visible to a watcher, fsync: p50", &mut all).runs(p50);
+    let row =
+        Row::latency("write → visible to a watcher, fsync: p50", Placement::Embedded, &mut all)
+            .runs(p50);
     table.add(row.goal(goal).device_latency(&mut device));
 }
 
@@ -115,7 +118,7 @@ fn fan_out(table: &mut Table, db: &Engine) {
         }
         let each = format!("{:.2} µs for each watcher", samples.us(0.5) / n as f64);
         let work = format!("write → received by all of {n} watchers: p50");
-        table.add(Row::latency(work, &mut samples).note(each));
+        table.add(Row::latency(work, Placement::Embedded, &mut samples).note(each));
     }
 }
 
@@ -302,7 +305,8 @@ fn main() {
     let idle = db.metrics().scheduling;
     let mut disk = latency(&db, "disk", "disk", scaled(3000, 1) as usize);
     let direct = disk.us(0.5);
-    let row = Row::latency("write → visible to a watcher, disk: p50", &mut disk);
+    let row =
+        Row::latency("write → visible to a watcher, disk: p50", Placement::Embedded, &mut disk);
     table.add(row.goal(Goal::Max(1000.0)).note("goal of p99: 5000"));
     let waited = db.metrics().scheduling;
     let (n, ns) = (waited.count - idle.count, waited.sum_ns - idle.sum_ns);

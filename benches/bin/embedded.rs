@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use topics_benches::{
-    Cost, Goal, Row, Samples, Table, backend, beside_plain, closed_loop, device_sync,
+    Cost, Goal, Placement, Row, Samples, Table, backend, beside_plain, closed_loop, device_sync,
     plain_batches, retried, rss_anon, scaled, scaled_seconds, scratch, sync_all,
 };
 use topics_engine::{
@@ -60,7 +60,7 @@ fn singles(table: &mut Table, db: &Engine, dir: &Path) {
             s.time(|| one(db, name, &data));
         }
         let work = format!("one record, class {name}: p50");
-        let row = Row::latency(work, &mut s).goal(Goal::Max(goal));
+        let row = Row::latency(work, Placement::Embedded, &mut s).goal(Goal::Max(goal));
         table.add(row.note(cost.per_record(n)));
     }
     topic(db, "fsync", Durability::Fsync);
@@ -88,7 +88,9 @@ fn synced(
         runs.push(s.us(0.5));
         samples.0.extend(s.0);
     }
-    let row = Row::latency(work, &mut samples).runs(runs).device_latency(&mut device);
+    let row = Row::latency(work, Placement::Embedded, &mut samples)
+        .runs(runs)
+        .device_latency(&mut device);
     table.add(add(row, device.us(0.5)));
 }
 

@@ -16,21 +16,23 @@ use topics_benches::net::http::{
 };
 use topics_benches::net::{PAYLOAD, costed, rates, rates_and_cost};
 use topics_benches::{
-    Goal, Process, Row, Samples, Table, beside_plain, device_sync, disk_bytes, median,
+    Goal, Placement, Process, Row, Samples, Table, beside_plain, device_sync, disk_bytes, median,
     plain_batches, rss_anon, scaled, scaled_seconds, sync_all,
 };
 
 /// One connection, one request in flight; the p50 is the median of three repetitions.
-fn latency(addr: &str, work: &str, request: &[u8], n: u64) -> Row {
+fn latency(addr: &str, work: &str, placement: Placement, request: &[u8], n: u64) -> Row {
     let mut c = Conn::new(addr);
     let (mut all, mut runs) = (Samples::default(), Vec::new());
-    for _ in 0..3 {
-        let mut s = Samples::default();
-        (0..scaled(n, 1)).for_each(|_| s.time(|| c.call(request)));
-        runs.push(s.us(0.5));
-        all.0.extend(s.0);
-    }
-    Row::latency(work, &mut all).runs(runs)
+    placement.run(Process::of(&server()), || {
+        for _ in 0..3 {
+            let mut s = Samples::default();
+            (0..scaled(n, 1)).for_each(|_| s.time(|| c.call(request)));
+            runs.push(s.us(0.5));
+            all.0.extend(s.0);
+        }
+    });
+    Row::latency(work, placement, &mut all).runs(runs)
 }
 
 fn main() {
@@ -186,15 +188,17 @@ fn sustained(addr: &str, dir: &Path, topic: &str, conns: usize, n: usize) -> Row
 }
 
 fn one_connection(table: &mut Table, addr: &str, dir: &Path) {
-    let work = "1 connection, 1 record: p50";
-    let row = latency(addr, work, &write_request("bench-disk", 1), 3000);
-    table.add(row.goal(Goal::Max(115.0)));
-    sync_all();
-    let mut device = device_sync(dir, 170, 500);
-    let goal = Goal::Max(device.us(0.5) + 150.0);
-    let work = "1 connection, 1 record, synced: p50";
-    let row = latency(addr, work, &write_request("bench-fsync", 1), 500);
-    table.add(row.goal(goal).device_latency(&mut device));
+    for placement in Placement::REMOTE {
+        let work = format!("1 connection, 1 record, {}: p50", placement.name());
+        let row = latency(addr, &work, placement, &write_request("bench-disk", 1), 3000);
+        table.add(row.goal(Goal::Max(115.0)));
+        sync_all();
+        let mut device = device_sync(dir, 170, 500);
+        let goal = Goal::Max(device.us(0.5) + 150.0);
+        let work = format!("1 connection, 1 record, synced, {}: p50", placement.name());
+        let row = latency(addr, &work, placement, &write_request("bench-fsync", 1), 500);
+        table.add(row.goal(goal).device_latency(&mut device));
+    }
 }
 
 /// The body types of a write, which are measured in turns: what the machine does meanwhile meets all
@@ -362,7 +366,7 @@ fn watchers(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
         }
         let writes = scaled((20_000 / count).clamp(40, 2000) as u64, 1) as usize;
         let mut samples = delivered(addr, count, writes);
-        table.add(Row::latency(&work, &mut samples).goal(Goal::Max(p50)));
+        table.add(Row::latency(&work, Placement::Free, &mut samples).goal(Goal::Max(p50)));
         let goal = p99.map_or(Goal::None, Goal::Max);
         table.row(&work.replace("p50", "p99"), samples.us(0.99), "µs", goal, "");
     }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use topics_benches::{
-    Goal, Row, Samples, Table, backend, retried, scaled, scaled_seconds, scratch, sync_all,
+    Goal, Placement, Row, Samples, Table, backend, retried, scaled, scaled_seconds, scratch,
+    sync_all,
 };
 use topics_engine::{
     Append, Claim, ConfigPatch, ConsumerMode, ConsumerRead, ConsumerStart, Engine, LeasedJobs,
@@ -101,7 +102,11 @@ fn claim_cost(table: &mut Table, db: &Engine) {
             let claim = Claim { node: b"w", max: 1, ..Claim::default() };
             assert_eq!(samples.time(|| db.claim(&name, &claim).unwrap()).len(), 1);
         }
-        table.add(Row::latency(format!("claim of 1, {jobs} jobs ready: p50"), &mut samples));
+        table.add(Row::latency(
+            format!("claim of 1, {jobs} jobs ready: p50"),
+            Placement::Embedded,
+            &mut samples,
+        ));
         all.push(samples.us(0.5));
     }
     let growth = all.last().copied().unwrap_or(f64::NAN) / all[0];

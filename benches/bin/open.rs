@@ -25,6 +25,12 @@ fn open(dir: &Path) -> Engine {
     Engine::open(real_env(backend()).unwrap(), dir, Options::default()).unwrap()
 }
 
+/// An engine without a limit of topics.
+fn open_many(dir: &Path) -> Engine {
+    let options = Options { max_topics: 0, ..Options::default() };
+    Engine::open(real_env(backend()).unwrap(), dir, options).unwrap()
+}
+
 fn fill(dir: &Path, n: u64, end: &str) {
     let db = open(dir);
     append(&db, "log", n);
@@ -126,7 +132,7 @@ fn touch(db: &Engine, n: u64) {
 
 fn topics(table: &mut Table, csv: &mut String) {
     let dir = scratch("topics");
-    let db = open(&dir);
+    let db = open_many(&dir);
     append(&db, "log", LOG);
     let before = rss_anon("self");
     let n = scaled(100_000, 1);

@@ -1,53 +1,21 @@
 //! The same work done by the server of this repository and by commonly used alternatives, in one
 //! run.
 //!
-//! `bench-peers HOST:PORT PEERS DIR`: this repository's server is running; `PEERS` is the directory
-//! that `peers/install.sh` filled; `DIR` is on the disk under test. Everything runs on this
-//! machine, including the clients.
+//! `bench-peers HOST:PORT PEERS DIR`: this repository's server is running as the process
+//! `TOPICS_BENCH_SERVER`; `PEERS` is the directory that `peers/install.sh` filled; `DIR` is on the
+//! disk under test. Everything runs on this machine, including the clients.
 
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use topics_benches::net::http::Topics;
 use topics_benches::net::kafka::{Kafka, java};
 use topics_benches::net::nats::Nats;
 use topics_benches::net::redis::Redis;
-use topics_benches::net::{Server, rate_once};
-use topics_benches::{Goal, Row, Samples, median, scaled, scaled_seconds, short, sync_all};
-
-/// A process that ends with the benchmark.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(mut command: Command, log: &Path, addr: &str) -> Option<Running> {
-    let log = std::fs::File::create(log).unwrap();
-    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-    let child = Running(command.spawn().ok()?);
-    let since = Instant::now();
-    while TcpStream::connect(addr).is_err() {
-        if since.elapsed() > Duration::from_secs(60) {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Some(child)
-}
-
-fn free_addr() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
-fn port(addr: &str) -> &str {
-    addr.rsplit(':').next().unwrap()
-}
+use topics_benches::net::{Endpoint, Running, Server, free_addr, port, rate_once};
+use topics_benches::{
+    Goal, Placement, Process, Row, Samples, median, scaled, scaled_seconds, short, sync_all,
+};
 
 fn redis(dir: &Path) -> Option<(Redis, Vec<Running>)> {
     let both = ["everysec", "always"].map(|sync| {
@@ -56,10 +24,10 @@ fn redis(dir: &Path) -> Option<(Redis, Vec<Running>)> {
         let mut command = Command::new("redis-server");
         command.current_dir(&home).args(["--port", port(&addr), "--save", "", "--appendonly"]);
         command.args(["yes", "--appendfsync", sync]);
-        (start(command, &home.join("log"), &addr), addr)
+        (Running::start(command, &home.join("log"), &addr), addr)
     });
     let [(Some(a), lazy), (Some(b), synced)] = both else { return None };
-    Some((Redis::new(&lazy, &synced), vec![a, b]))
+    Some((Redis::new(a.at(&lazy), b.at(&synced)), vec![a, b]))
 }
 
 fn nats(peers: &Path, dir: &Path) -> Option<(Nats, Vec<Running>)> {
@@ -71,10 +39,10 @@ fn nats(peers: &Path, dir: &Path) -> Option<(Nats, Vec<Running>)> {
         std::fs::write(home.join("conf"), config).unwrap();
         let mut command = Command::new(peers.join("nats-server"));
         command.args(["-a", "127.0.0.1", "-p", port(&addr), "-c"]).arg(home.join("conf"));
-        (start(command, &home.join("log"), &addr), addr)
+        (Running::start(command, &home.join("log"), &addr), addr)
     });
     let [(Some(a), lazy), (Some(b), synced)] = both else { return None };
-    Some((Nats::new(&lazy, &synced), vec![a, b]))
+    Some((Nats::new(a.at(&lazy), b.at(&synced)), vec![a, b]))
 }
 
 fn kafka(peers: &Path, dir: &Path) -> Option<(Kafka, Running)> {
@@ -100,31 +68,27 @@ fn kafka(peers: &Path, dir: &Path) -> Option<(Kafka, Running)> {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let mut command = java(&jars);
     command.arg("kafka.Kafka").arg(&config);
-    let running = start(command, &home.join("log"), &addr)?;
+    let running = Running::start(command, &home.join("log"), &addr)?;
     Some((Kafka::new(&jars, &addr), running))
 }
 
-/// What a row measures, and how we want to compare with Redis.
+/// What a row measures, and how many times better than Redis we want to be.
 struct Work {
     name: String,
     unit: &'static str,
-    /// How many times better than Redis, and a bound that does not depend on it.
     beside_redis: Option<f64>,
-    goal: Goal,
 }
 
 impl Work {
     fn new(name: impl Into<String>, unit: &'static str) -> Self {
-        Self { name: name.into(), unit, beside_redis: None, goal: Goal::None }
+        Self { name: name.into(), unit, beside_redis: None }
     }
 
-    /// The stricter of both goals.
-    fn goal_beside(&self, redis: Option<f64>) -> Goal {
-        match (self.goal, self.beside_redis.zip(redis)) {
-            (Goal::Max(own), Some((times, redis))) => Goal::Max(own.min(redis / times)),
-            (_, Some((times, redis))) if self.unit == "µs" => Goal::Max(redis / times),
-            (_, Some((times, redis))) => Goal::Min(redis * times),
-            (own, None) => own,
+    fn goal(&self, redis: Option<f64>) -> Goal {
+        match self.beside_redis.zip(redis) {
+            Some((times, redis)) if self.unit == "µs" => Goal::Max(redis / times),
+            Some((times, redis)) => Goal::Min(redis * times),
+            None => Goal::None,
         }
     }
 }
@@ -153,15 +117,17 @@ fn show_row(work: &Work, runs: Runs) {
         }
     }
     println!("  {}", work.unit);
-    row.goal(work.goal_beside(peers[0])).save("peers");
+    row.goal(work.goal(peers[0])).save("peers");
 }
 
 /// p50 and p99.
-fn latency(server: &dyn Server, synced: bool) -> [f64; 2] {
+fn latency(server: &dyn Server, synced: bool, placement: Placement) -> [f64; 2] {
     let mut client = server.connect(synced);
     let n = scaled(if synced { 500 } else { 3000 }, 1);
     let mut samples = Samples::default();
-    (0..n).for_each(|_| samples.time(|| client.write(1)));
+    placement.run(server.endpoint(synced).process, || {
+        (0..n).for_each(|_| samples.time(|| client.write(1)));
+    });
     [samples.us(0.5), samples.us(0.99)]
 }
 
@@ -185,7 +151,8 @@ fn main() {
     // The servers are started in other working directories.
     let absolute = |p: &str| -> PathBuf { std::path::absolute(p).unwrap() };
     let (peers, dir) = (absolute(peers), absolute(dir));
-    let ours = Topics::new(addr);
+    let server = std::env::var("TOPICS_BENCH_SERVER").expect("the server's process");
+    let ours = Topics::new(Endpoint { addr: addr.clone(), process: Process::of(&server) });
     let (redis, nats) = (redis(&dir), nats(&peers, &dir));
     let servers: [Option<&dyn Server>; 3] = [
         Some(&ours),
@@ -219,25 +186,35 @@ fn rounds<T>(servers: &[Option<&dyn Server>], f: impl Fn(&dyn Server) -> T) -> V
     all
 }
 
-fn compare(ours: &Topics, servers: &[Option<&dyn Server>], broker: Option<&Kafka>) {
-    let with_kafka = |mut runs: Runs, kafka: Option<f64>| {
-        runs.push(kafka.map(|figure| vec![figure]));
-        runs
-    };
-    for synced in [false, true] {
-        let class = if synced { ", synced" } else { "" };
-        let slow = broker.map(|k| k.produce(synced, scaled(1000, 1), 200, 1).1 * 1000.0);
-        let both = rounds(servers, |s| latency(s, synced));
+/// A row of the figures with Kafka's, which is measured once.
+fn with_kafka(mut runs: Runs, kafka: Option<f64>) -> Runs {
+    runs.push(kafka.map(|figure| vec![figure]));
+    runs
+}
+
+/// Rows of a lone writer in each placement. Kafka's tools know whole milliseconds, and are placed by
+/// the scheduler.
+fn latencies(servers: &[Option<&dyn Server>], synced: bool, class: &str, broker: Option<&Kafka>) {
+    let slow = broker.map(|k| k.produce(synced, scaled(1000, 1), 200, 1).1 * 1000.0);
+    for placement in Placement::REMOTE {
+        let both = rounds(servers, |s| latency(s, synced, placement));
         for (i, quantile) in ["p50", "p99"].into_iter().enumerate() {
             let runs = both.iter().map(|r| r.as_ref().map(|r| r.iter().map(|v| v[i]).collect()));
-            let mut work = Work::new(format!("1 writer × 1 record{class}: {quantile}"), "µs");
-            match (i, synced) {
-                (0, false) => work.goal = Goal::Max(30.0),
-                (0, true) => work.beside_redis = Some(1.1),
-                _ => {}
+            let place = placement.name();
+            let mut work = Work::new(format!("1 × 1 record{class}, {place}: {quantile}"), "µs");
+            if i == 0 {
+                work.beside_redis = Some(if synced { 1.1 } else { 1.0 / 1.1 });
             }
-            show_row(&work, with_kafka(runs.collect(), slow.filter(|_| i == 0)));
+            let kafka = slow.filter(|_| i == 0 && placement == Placement::Free);
+            show_row(&work, with_kafka(runs.collect(), kafka));
         }
+    }
+}
+
+fn compare(ours: &Topics, servers: &[Option<&dyn Server>], broker: Option<&Kafka>) {
+    for synced in [false, true] {
+        let class = if synced { ", synced" } else { "" };
+        latencies(servers, synced, class, broker);
         for conns in [16, 64] {
             let mut work = Work::new(format!("{conns} writers × 1 record{class}"), "rec/s");
             work.beside_redis = Some(if synced || conns == 64 { 1.1 } else { 1.0 });

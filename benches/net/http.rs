@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Client, PAYLOAD, Server, dial, rate_once};
+use super::{Client, Endpoint, PAYLOAD, Server, dial, rate_once};
 use crate::sync_all;
 
 /// One keep-alive connection.
@@ -250,24 +250,22 @@ pub fn trimmed(
 }
 
 /// This repository's server as one of several that are compared.
-pub struct Topics {
-    addr: String,
-}
+pub struct Topics(Endpoint);
 
 impl Topics {
     /// Creates the two topics of the writes.
-    pub fn new(addr: &str) -> Self {
-        let mut setup = Conn::ready(addr);
+    pub fn new(at: Endpoint) -> Self {
+        let mut setup = Conn::ready(&at.addr);
         for class in ["disk", "fsync"] {
             let body = format!("{{\"durability\":\"{class}\"}}");
             setup.call(&request("PUT", &format!("/v0/topics/peers-{class}"), &body));
         }
-        Self { addr: addr.into() }
+        Self(at)
     }
 
     /// Deletes old records, which bounds what is on the disk.
     pub fn trim(&self) {
-        let mut conn = Conn::new(&self.addr);
+        let mut conn = Conn::new(&self.0.addr);
         ["disk", "fsync"].iter().for_each(|c| conn.trim(&format!("peers-{c}"), KEPT));
     }
 }
@@ -277,11 +275,15 @@ impl Server for Topics {
         "topics"
     }
 
+    fn endpoint(&self, _: bool) -> &Endpoint {
+        &self.0
+    }
+
     fn connect(&self, synced: bool) -> Box<dyn Client> {
         let topic = if synced { "peers-fsync" } else { "peers-disk" };
         let diff = format!("/v0/topics/{topic}/diff");
         Box::new(Writer {
-            conn: Conn::new(&self.addr),
+            conn: Conn::new(&self.0.addr),
             topic,
             diff: request("POST", &diff, "{\"from_seq\":\"earliest\",\"limit\":1000}"),
             write: (0, Vec::new()),

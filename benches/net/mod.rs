@@ -4,6 +4,9 @@ pub mod http;
 pub mod kafka;
 pub mod nats;
 pub mod redis;
+mod running;
+
+pub use running::{Running, free_addr, port};
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;
@@ -25,8 +28,17 @@ pub trait Client: Send {
 pub trait Server: Sync {
     /// The name in the table.
     fn name(&self) -> &str;
+    /// The one that serves such writes.
+    fn endpoint(&self, synced: bool) -> &Endpoint;
     /// A connection to a topic whose writes are synced, or not.
     fn connect(&self, synced: bool) -> Box<dyn Client>;
+}
+
+/// A server on this machine: where it listens, and its process.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub addr: String,
+    pub process: Process,
 }
 
 /// 100 bytes that are also a JSON string of 98 characters.

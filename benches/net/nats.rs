@@ -4,24 +4,24 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Client, Lines, PAYLOAD, Server, dial};
+use super::{Client, Endpoint, Lines, PAYLOAD, Server, dial};
 
 /// One server that syncs its files every two minutes, and one that syncs each message.
 pub struct Nats {
-    lazy: String,
-    synced: String,
+    lazy: Endpoint,
+    synced: Endpoint,
     /// Numbers the reply subject of each connection.
     inbox: AtomicU64,
 }
 
 impl Nats {
-    /// The addresses of both running servers; creates the stream in each.
-    pub fn new(lazy: &str, synced: &str) -> Self {
-        for addr in [lazy, synced] {
+    /// Both running servers; creates the stream in each.
+    pub fn new(lazy: Endpoint, synced: Endpoint) -> Self {
+        for Endpoint { addr, .. } in [&lazy, &synced] {
             let stream = br#"{"name":"bench","subjects":["bench"],"storage":"file"}"#;
             Conn::new(addr, "setup").ask("$JS.API.STREAM.CREATE.bench", stream);
         }
-        Self { lazy: lazy.into(), synced: synced.into(), inbox: AtomicU64::new(0) }
+        Self { lazy, synced, inbox: AtomicU64::new(0) }
     }
 }
 
@@ -30,8 +30,12 @@ impl Server for Nats {
         "nats"
     }
 
+    fn endpoint(&self, synced: bool) -> &Endpoint {
+        if synced { &self.synced } else { &self.lazy }
+    }
+
     fn connect(&self, synced: bool) -> Box<dyn Client> {
-        let addr = if synced { &self.synced } else { &self.lazy };
+        let addr = &self.endpoint(synced).addr;
         let n = self.inbox.fetch_add(1, Ordering::Relaxed);
         Box::new(Conn::new(addr, &n.to_string()))
     }

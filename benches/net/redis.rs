@@ -3,18 +3,18 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use super::{Client, Lines, PAYLOAD, Server, dial};
+use super::{Client, Endpoint, Lines, PAYLOAD, Server, dial};
 
 /// One Redis that syncs its append-only file each second, and one that syncs each write.
 pub struct Redis {
-    lazy: String,
-    synced: String,
+    lazy: Endpoint,
+    synced: Endpoint,
 }
 
 impl Redis {
-    /// The addresses of both running servers.
-    pub fn new(lazy: &str, synced: &str) -> Self {
-        Self { lazy: lazy.into(), synced: synced.into() }
+    /// Both running servers.
+    pub fn new(lazy: Endpoint, synced: Endpoint) -> Self {
+        Self { lazy, synced }
     }
 }
 
@@ -23,8 +23,12 @@ impl Server for Redis {
         "redis"
     }
 
+    fn endpoint(&self, synced: bool) -> &Endpoint {
+        if synced { &self.synced } else { &self.lazy }
+    }
+
     fn connect(&self, synced: bool) -> Box<dyn Client> {
-        let stream = dial(if synced { &self.synced } else { &self.lazy });
+        let stream = dial(&self.endpoint(synced).addr);
         let add = command(&[b"XADD", b"bench", b"*", b"d", &PAYLOAD]);
         let range = command(&[b"XRANGE", b"bench", b"-", b"+", b"COUNT", b"1000"]);
         Box::new(Conn { lines: Lines::new(&stream), stream, add, range })
