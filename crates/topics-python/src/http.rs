@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use topics_service::{LARGE_BODY, NextAction, Reply, Request, Service, StreamOutput, Verb};
+use topics_service::{LARGE_BODY, NextAction, Reply, Request, Service, Sink, StreamOutput, Verb};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant, TraceContext};
 
@@ -74,6 +74,12 @@ impl Http {
         // Writes only: a small read may have a large answer, and wait for a page of a file.
         let small = request.body.len() <= SMALL_BODY && request.verb == Verb::Write;
         if small { run() } else { py.detach(run) }
+    }
+
+    /// Delivers a reply with those of the next flush, which has to be scheduled. Answers that are sent
+    /// together wake a client's core once, and the flush writes what they tell of.
+    pub fn reply_at_flush(&self, token: u64, reply: Reply) {
+        self.queue.events.without_signals(|| self.queue.reply(token, reply));
     }
 
     /// Runs a request with a large body on another thread, which holds the Python object meanwhile.

@@ -330,8 +330,12 @@ impl HotDispatcher {
             token,
             ..Request::default()
         };
-        let reply = http.run(py, &request);
-        if reply.is_none() && http.service.staged() {
+        let mut reply = http.run(py, &request);
+        let deferred = verb == Verb::Write && reply.as_ref().is_some_and(|r| r.status == 200);
+        if let Some(reply) = reply.take_if(|_| deferred) {
+            http.reply_at_flush(token, reply);
+        }
+        if deferred || (reply.is_none() && http.service.staged()) {
             self.flush_soon(py);
         }
         reply
