@@ -76,8 +76,8 @@ impl Http {
         if small { run() } else { py.detach(run) }
     }
 
-    /// Delivers a reply with those of the next flush, which has to be scheduled. Answers that are sent
-    /// together wake a client's core once, and the flush writes what they tell of.
+    /// Delivers a reply with those of the next flush, which has to be scheduled. Replies that are sent
+    /// together wake the core of their clients once.
     pub fn reply_at_flush(&self, token: u64, reply: Reply) {
         self.queue.events.without_signals(|| self.queue.reply(token, reply));
     }

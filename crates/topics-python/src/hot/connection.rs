@@ -361,7 +361,9 @@ impl Connection {
                 me.answer_as_arrow(py, &page)?
             } else {
                 let token = dispatcher.next_id();
-                let Some(reply) = dispatcher.call(py, &admission, &head, body, token) else {
+                let is_last = more.is_empty();
+                let reply = dispatcher.call(py, &admission, &head, body, token, is_last);
+                let Some(reply) = reply else {
                     let Admission { http, label, .. } = admission;
                     me.acquire_slot(py, label);
                     http.get().queue.hot.replies.lock().insert(token, slf.clone().unbind());

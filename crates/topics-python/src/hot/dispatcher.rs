@@ -23,6 +23,11 @@ use crate::unsent;
 /// Tokens of hot requests have this bit; those of the application do not.
 const HOT: u64 = 1 << 63;
 
+const OK: u16 = 200;
+/// Bytes of a reply that may wait for the others of the loop's turn: sending a longer one costs more than
+/// waking a core for it.
+const SMALL_REPLY: usize = 4 << 10;
+
 /// The engine that serves hot requests.
 struct Target {
     http: Py<Http>,
@@ -298,7 +303,8 @@ impl HotDispatcher {
         }
     }
 
-    /// Runs a request. `None`: its reply comes later, with this token.
+    /// Runs a request. `None`: its reply comes later, with this token: a small one to the last request of
+    /// those received comes with the replies of the flush.
     pub(super) fn call(
         &self,
         py: Python<'_>,
@@ -306,6 +312,7 @@ impl HotDispatcher {
         head: &Head<'_>,
         body: &[u8],
         token: u64,
+        is_last: bool,
     ) -> Option<Reply> {
         let Head { verb, name, query, key, traceparent, tracestate, body: kind, .. } = *head;
         let http = admission.http.get();
@@ -331,11 +338,11 @@ impl HotDispatcher {
             ..Request::default()
         };
         let mut reply = http.run(py, &request);
-        let deferred = verb == Verb::Write && reply.as_ref().is_some_and(|r| r.status == 200);
-        if let Some(reply) = reply.take_if(|_| deferred) {
+        let is_small = |reply: &mut Reply| reply.status == OK && reply.body.len() <= SMALL_REPLY;
+        if let Some(reply) = reply.take_if(|reply| is_last && is_small(reply)) {
             http.reply_at_flush(token, reply);
-        }
-        if deferred || (reply.is_none() && http.service.staged()) {
+            self.flush_soon(py);
+        } else if reply.is_none() && http.service.staged() {
             self.flush_soon(py);
         }
         reply
