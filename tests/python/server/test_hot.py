@@ -591,7 +591,7 @@ def test_hot_requests_never_reach_the_application(tmp_path: Path) -> None:
                 connection.data_received(request("t", one(n), "Accept: */*"))
                 assert (await hot.answers(transport, n))[-1]["last_seq"] == n
             connection.data_received(request("t/diff", {"from_seq": 1, "limit": 1}))
-            assert transport.bodies[-1]["next_from_seq"] == 2
+            assert (await hot.answers(transport, 4))[-1]["next_from_seq"] == 2
             whole = request("t", one("x" * 10_000)) + request("t/diff", {"from_seq": 3})
             for at in range(0, len(whole), 2500):
                 connection.data_received(whole[at : at + 2500])
@@ -610,6 +610,30 @@ def test_hot_requests_never_reach_the_application(tmp_path: Path) -> None:
             assert hot.handed_over == []
             connection.connection_lost(None)
             assert hot.state.connections == set()
+
+    asyncio.run(go())
+
+
+def test_small_answers_of_a_turn_are_sent_together(tmp_path: Path) -> None:
+    """One of them to each connection; a client that pipelines gets those before at once."""
+
+    async def go() -> None:
+        async with Hot(tmp_path / "d") as hot:
+            (one_request, first), (pipeline, second) = hot.connect(), hot.connect()
+            one_request.data_received(request("t", one()))
+            await hot.answers(first, 1)
+            one_request.data_received(request("large", one("x" * 5000)))
+            await hot.answers(first, 2)
+            read = request("t/diff", {"from_seq": "earliest"})
+            one_request.data_received(read)
+            pipeline.data_received(read * 3)
+            assert (len(first.written), len(second.written)) == (2, 2)
+            await asyncio.sleep(0)  # sleep: one turn of the loop
+            assert (len(first.written), len(second.written)) == (3, 3)
+            one_request.data_received(request("large/diff", {"from_seq": "earliest"}))
+            assert len(first.bodies[-1]["records"]) == 1
+            one_request.data_received(request("nobody/diff", {}))
+            assert first.bodies[-1]["error"]["code"] == "topic_not_found"
 
     asyncio.run(go())
 
@@ -803,7 +827,7 @@ def test_a_client_that_does_not_read_gets_no_more_answers(tmp_path: Path) -> Non
             connection.data_received(request("t/diff", {}) * 3)
             assert len(transport.written) == 1
             connection.resume_writing()
-            assert len(transport.written) == 4
+            await hot.answers(transport, 4)
 
     asyncio.run(go())
 
