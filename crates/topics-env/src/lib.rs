@@ -117,10 +117,6 @@ pub trait File: Send + Sync + Debug {
     /// The number of hard links (names) of this file.
     fn links(&self) -> io::Result<u64>;
 
-    /// A read-only mapping of the first `len` bytes. The caller guarantees that the file no longer
-    /// changes.
-    fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>>;
-
     /// Reads exactly `buf.len()` bytes at `offset`; `UnexpectedEof` when the file is shorter.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let mut done = 0;

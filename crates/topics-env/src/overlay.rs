@@ -319,18 +319,4 @@ impl File for MemFile {
     fn links(&self) -> io::Result<u64> {
         self.base.as_ref().map_or(Ok(1), |base| base.links())
     }
-
-    fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
-        {
-            let bytes = self.bytes.lock();
-            if let Some(base) = self.base.as_ref().filter(|_| bytes.chunks.is_empty())
-                && len <= bytes.visible_len
-            {
-                return base.map(len);
-            }
-        }
-        let mut all = vec![0; usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?];
-        self.read_exact_at(&mut all, 0)?;
-        Ok(Arc::new(all))
-    }
 }

@@ -354,15 +354,6 @@ impl RealFile {
         }
         Ok(())
     }
-
-    // Sound as long as no process truncates the file: reading a page beyond its end raises SIGBUS.
-    // Callers map only files that never change again, within a length that they checked.
-    #[allow(unsafe_code)]
-    fn map_bytes(&self, len: usize) -> io::Result<memmap2::Mmap> {
-        // SAFETY: the mapping is read-only and private to this process; the contract of `File::map`
-        // is that neither the bytes nor the length change while the mapping lives.
-        unsafe { memmap2::MmapOptions::new().len(len).map(&self.fd) }
-    }
 }
 
 impl File for RealFile {
@@ -410,17 +401,6 @@ impl File for RealFile {
     #[allow(clippy::useless_conversion, reason = "st_nlink has another type on other systems")]
     fn links(&self) -> io::Result<u64> {
         Ok(u64::from(rustix::fs::fstat(&self.fd)?.st_nlink))
-    }
-
-    fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
-        if len > File::len(self)? {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if len == 0 {
-            return Ok(Arc::new([0_u8; 0]));
-        }
-        let len = usize::try_from(len).map_err(|_| Errno::OVERFLOW)?;
-        Ok(Arc::new(self.map_bytes(len)?))
     }
 }
 

@@ -320,10 +320,6 @@ impl File for UringFile {
         self.file.links()
     }
 
-    fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
-        self.file.map(len)
-    }
-
     fn write_sync_at(&self, buf: &[u8], offset: u64) -> Result<(), WriteSyncError> {
         if buf.is_empty() || buf.len() > MAX_LINKED {
             return self.file.write_sync_at(buf, offset);

@@ -14,7 +14,6 @@ pub enum CallKind {
     /// An open that creates its file.
     Create,
     Read,
-    Map,
     Write,
     SetLen,
     Allocate,
@@ -35,11 +34,10 @@ pub enum CallKind {
 
 impl CallKind {
     /// Every kind.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 18] = [
         Self::Open,
         Self::Create,
         Self::Read,
-        Self::Map,
         Self::Write,
         Self::SetLen,
         Self::Allocate,

@@ -145,16 +145,4 @@ impl File for SimFile {
         state.call(CallKind::Stat, &self.path)?;
         Ok(state.visible.links(self.ino))
     }
-
-    fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
-        let mut state = self.state.lock();
-        state.call(CallKind::Map, &self.path)?;
-        let file = state.visible.file(self.ino).ok_or(Errno::BADF)?;
-        if len > file.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let mut bytes = vec![0; len as usize];
-        file.read(&mut bytes, 0);
-        Ok(Arc::new(bytes))
-    }
 }

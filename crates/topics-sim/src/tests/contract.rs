@@ -255,20 +255,6 @@ fn descriptors_are_counted_by_the_system() {
 }
 
 #[test]
-fn mappings() {
-    each(|fs, dir| {
-        let file = fs.open(&dir.join("a"), OpenMode::CreateNew).unwrap();
-        assert_eq!((*file.map(0).unwrap()).as_ref(), b"");
-        file.write_all_at(b"mapped", 0).unwrap();
-        let map = file.map(6).unwrap();
-        drop(file);
-        assert_eq!((*map).as_ref(), b"mapped");
-        let file = fs.open(&dir.join("a"), OpenMode::Read).unwrap();
-        assert_eq!(file.map(7).err().unwrap().kind(), ErrorKind::UnexpectedEof);
-    });
-}
-
-#[test]
 fn identity_of_boot_and_mount() {
     each(|fs, dir| {
         assert_eq!(fs.boot_id().unwrap(), fs.boot_id().unwrap());

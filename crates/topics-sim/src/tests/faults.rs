@@ -30,7 +30,6 @@ fn every_kind_of_call_can_fail() {
         note(CallKind::Open, fs.open(p("/f"), OpenMode::Read).is_err());
         note(CallKind::Create, fs.open(p("/new"), OpenMode::CreateNew).is_err());
         note(CallKind::Read, file.read_at(&mut [0], 0).is_err());
-        note(CallKind::Map, file.map(1).is_err());
         note(CallKind::Write, file.write_at(b"x", 0).is_err());
         note(CallKind::SetLen, file.set_len(3).is_err());
         note(CallKind::Allocate, file.allocate(3).is_err());

@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::File;
@@ -184,10 +183,6 @@ impl File for ColdFile {
 
     fn links(&self) -> io::Result<u64> {
         Ok(1)
-    }
-
-    fn map(&self, _len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
-        read_only()
     }
 }
 

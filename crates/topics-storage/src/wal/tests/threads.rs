@@ -170,9 +170,6 @@ impl File for SlowFile {
     fn links(&self) -> io::Result<u64> {
         self.file.links()
     }
-    fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
-        self.file.map(len)
-    }
 }
 
 #[test]
