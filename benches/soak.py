@@ -134,7 +134,7 @@ def prepare(db: te.Database) -> None:
     for n in range(8):
         db.topic(f"kept.{n}").create(cap_records=20_000)
     for name in ("ledger.a", "ledger.b", "jobs.dead", Acked.TOPIC):
-        db.topic(name).create(cap_records=5000)
+        db.topic(name).create(cap_records=Acked.CAP)
     db.topic("expiring").create(ttl="20s")
     db.queue("jobs", max_deliveries=2, dead_letter="jobs.dead")
 
@@ -237,10 +237,10 @@ def draw(table: Path, picture: Path) -> None:
 
 
 def grown(
-    rows: Sequence[dict[str, float]], limits: dict[str, float], minutes: float, span: float
+    rows: Sequence[dict[str, float]], limits: dict[str, float], warm_up: float, span: float
 ) -> bool:
-    """Prints the level of each value; whether one has a trend after the warm-up."""
-    warm = math.ceil(minutes * WARM_UP / span) * span
+    """Prints the level of each value; whether one has a trend after the warm-up, in minutes."""
+    warm = math.ceil(warm_up / span) * span
     late = [row for row in rows if row["minute"] >= warm] or list(rows)
     grew = False
     for name, limit in limits.items():
@@ -268,6 +268,31 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return asked
 
 
+def sampled(
+    server: Server, store: Store | None, faults: Timetable | None, seconds: float, table: Path
+) -> list[dict[str, float]]:
+    """Lets the traffic and the timetable run; returns the samples, which are in the table too."""
+    rows: list[dict[str, float]] = []
+    started = time.monotonic()
+    with table.open("w", encoding="utf-8") as file:
+        while (elapsed := time.monotonic() - started) < seconds:
+            if faults:
+                faults.advance()
+            if elapsed >= len(rows) * EVERY_SECONDS:
+                rows.append({"minute": round(elapsed / 60, 2), **sample(server)})
+                if store and faults:
+                    rows[-1] |= {**store.sample(), **faults.sample()}
+                lines = csv.DictWriter(file, list(rows[-1]))
+                if len(rows) == 1:
+                    lines.writeheader()
+                lines.writerow({name: round(value, 2) for name, value in rows[-1].items()})
+                file.flush()
+            time.sleep(TICK_SECONDS)
+    if faults:
+        faults.finish()
+    return rows
+
+
 def soak(asked: argparse.Namespace, folder: Path, stack: ExitStack) -> int:
     """Runs the traffic, and the timetable of the store if there is one; returns the exit code."""
     seconds = asked.minutes * 60
@@ -277,46 +302,31 @@ def soak(asked: argparse.Namespace, folder: Path, stack: ExitStack) -> int:
     kills, acked = Kills(server), Acked()
     with te.connect(server.url) as db:
         prepare(db)
-    jobs = [*JOBS, acked.append, soak_store.read_cold] if store else JOBS
-    limits = {**LIMITS, **(soak_store.LIMITS if store else {})}
-    table = asked.out / ("soak-remote.csv" if store else "soak.csv")
-    file = stack.enter_context(table.open("w", encoding="utf-8"))
-    columns = [*limits, *(soak_store.WITHOUT_LIMIT if store else ())]
-    lines = csv.DictWriter(file, ["minute", *columns])
-    lines.writeheader()
     faults = stack.enter_context(Timetable(store, server, kills, seconds)) if store else None
-    rows: list[dict[str, float]] = []
-    started = time.monotonic()
+    jobs = [*JOBS, acked.append, soak_store.read_cold] if store else JOBS
+    table = asked.out / ("soak-remote.csv" if store else "soak.csv")
     with Traffic(server.url, jobs, kills, asked.pause, asked.seed) as traffic:
-        while (elapsed := time.monotonic() - started) < seconds:
-            if faults:
-                faults.advance()
-            if elapsed >= len(rows) * EVERY_SECONDS:
-                found = sample(server)
-                if store and faults:
-                    found |= {**store.sample(), **faults.sample()}
-                rows.append({"minute": round(elapsed / 60, 2), **found})
-                lines.writerow({name: round(value, 2) for name, value in rows[-1].items()})
-                file.flush()
-            time.sleep(TICK_SECONDS)
-        if faults:
-            faults.finish()
+        rows = sampled(server, store, faults, seconds, table)
     if store:
         soak_store.ship_all(server.url)
     code = server.stop()
     print_line(f"{sum(traffic.turns.values())} turns: {dict(traffic.turns)}")
     problems = traffic.failures
+    span, warm_up, limits = 1.0, WARM_UP, LIMITS
     if store and faults:
+        span, warm_up = faults.period / 60, soak_store.WARM_UP
+        limits = LIMITS | soak_store.LIMITS
         print_line(f"{traffic.interrupted} turns were interrupted by a kill and repeated")
         for line in faults.report():
             print_line(line)
         problems += faults.problems
+        if seconds > 2 * faults.period:
+            problems += [f"not deleted: {key}" for key in store.of_earlier_epochs()]
         problems += soak_store.compare(store.url, server.data_dir, folder / "copy", acked)
         print_line(f"restored and compared: {len(acked.numbers)} acked records of one topic")
     for problem in problems[:20]:
         print_line(problem)
-    span = faults.period / 60 if faults else 1.0
-    grew = grown(rows, limits, asked.minutes, span)
+    grew = grown(rows, limits, asked.minutes * warm_up, span)
     with suppress(ImportError):
         draw(table, table.with_suffix(".png"))
     return int(grew or bool(problems) or code != 0)

@@ -2,10 +2,10 @@
 must hold what the server does.
 
 The store is a real S3 server behind a proxy. Each period of five minutes has the same faults: slow
-answers, cut answers, a black hole, SIGKILL of the store, of the server, of both. After each of them
-the age of the newest state that can be restored must return below the interval of rounds and two
-uploads. A request in a black hole is given up after 10 s, others repeat their attempts after pauses
-of up to 10 s.
+answers, cut answers, a black hole, SIGKILL of the store; in the first ones also SIGKILL of the
+server, and of both. After each of them the age of the newest state that can be restored must return
+below the interval of rounds and two uploads. A request in a black hole is given up after 10 s,
+others repeat their attempts after pauses of up to 10 s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 
 import topics_engine as te
-from support.gateway import BUCKET, CREDENTIALS, Gateway
+from support.gateway import BUCKET, CREDENTIALS, Gateway, go_tool
 from support.server import Server, bytes_on_disk
 from support.toxiproxy import Toxiproxy
 from support.waiting import DEADLINE, until
@@ -42,7 +42,11 @@ SETTINGS: te.ServerSettings = {
     "remote_window_ms": 60_000,
 }
 """Segments become cold, and garbage is collected, many times in a run."""
-LIMITS = {"objects": 60.0, "bucket MiB": 64.0}
+WARM_UP = 0.4
+KILLS = 0.2
+"""The part of the run in which the server is killed. From then on one process is looked at."""
+LIMITS = {"descriptors": 40.0, "objects": 120.0, "bucket MiB": 64.0}
+"""In an hour. One descriptor for each fault makes 48, one object for each base at least 150."""
 WITHOUT_LIMIT = ("lag s", "chains broken")
 
 
@@ -51,6 +55,8 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         os.environ.update(CREDENTIALS)
+        # No process is left if the second one cannot be had.
+        go_tool("toxiproxy")
         self._objects = folder / BUCKET / PREFIX
         self.gateway = Gateway(folder)
         self.proxy = Toxiproxy(self.gateway.port)
@@ -67,6 +73,12 @@ class Store:
             "objects": sum(len(names) for _, _, names in os.walk(self._objects)),
             "bucket MiB": bytes_on_disk(self._objects) / 2**20,
         }
+
+    def of_earlier_epochs(self) -> list[str]:
+        """Rounds and bases of processes that have ended. Packs stay as long as they are needed."""
+        newest = max((path.name for path in self._objects.iterdir() if path.is_dir()), default="")
+        keys = (path.relative_to(self._objects) for path in self._objects.glob("*/[br]*"))
+        return sorted(str(key) for key in keys if key.parts[0] != newest)
 
     @contextmanager
     def toxic(self, kind: str, **attributes: int) -> Iterator[None]:
@@ -115,6 +127,7 @@ class Acked:
     """Numbered records, of which the newest are kept, and which of them the server has acked."""
 
     TOPIC = "acked"
+    CAP = 5000
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}
@@ -138,10 +151,12 @@ class Acked:
                 gaps.append(item)
             else:
                 there[item.seq] = item.data["n"]
+        # What the cap has evicted is below the first record, without a gap for a new reader.
+        kept = sorted(self.numbers)[max(self.sent - self.CAP, 0) :]
         lost = [
             seq
-            for seq in self.numbers.keys() - there.keys()
-            if not any(gap.first <= seq <= gap.last for gap in gaps)
+            for seq in kept
+            if seq not in there and not any(gap.first <= seq <= gap.last for gap in gaps)
         ]
         acked = set(self.numbers.values())
         wrong = [
@@ -181,6 +196,7 @@ class Fault:
     at: float
     seconds: float
     begin: Callable[[Store, Kills], AbstractContextManager[None]]
+    kills_server: bool = False
 
 
 OPEN = Fault("open", 0, 0, lambda store, kills: nullcontext())
@@ -189,8 +205,8 @@ FAULTS = (
     Fault("cut answers", 80, 30, lambda store, _: store.proxy.toxic("limit_data", bytes=2000)),
     Fault("black hole", 130, 60, lambda store, _: store.toxic("timeout", timeout=0)),
     Fault("store killed", 210, 10, lambda store, _: store.gateway.down()),
-    Fault("server killed", 235, 0, lambda _, kills: kills.kill()),
-    Fault("both killed", 250, 20, both_killed),
+    Fault("server killed", 235, 0, lambda _, kills: kills.kill(), True),
+    Fault("both killed", 250, 20, both_killed, True),
 )
 
 
@@ -206,6 +222,7 @@ class Timetable:
             (n * self.period + fault.at * scale, fault.seconds * scale, fault)
             for n in range(int(seconds / self.period))
             for fault in FAULTS
+            if not fault.kills_server or n * self.period < seconds * KILLS
         ]
         self._under_way = ExitStack()
         self._fault: Fault | None = None
@@ -218,8 +235,9 @@ class Timetable:
     def advance(self) -> None:
         """Begins or ends a fault if its time has come."""
         metrics = self._metrics = self._db.metrics()
-        if metrics["remote_chain_broken"]:
-            self.problems.append("the chain of rounds was broken")
+        broken = "the chain of rounds was broken"
+        if metrics["remote_chain_broken"] and broken not in self.problems:
+            self.problems.append(broken)
         now = time.monotonic() - self._began
         if self._fault is None:
             if self._todo and self._todo[0][0] <= now:

@@ -84,6 +84,8 @@ struct ShipState {
 struct Progress {
     /// Whether log files are held for a chain.
     is_holding: AtomicBool,
+    /// The next base is the last one.
+    is_closing: AtomicBool,
     /// The chain was broken: the next round begins another one.
     is_broken: AtomicBool,
     /// Another writer has the prefix.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use topics_env::sync::atomic::Ordering;
 use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
@@ -96,10 +97,15 @@ impl Shipper {
         }
     }
 
-    /// Whether nothing that was logged since the open can be restored, because the rounds have no base.
-    pub(crate) fn needs_base(&self) -> bool {
+    /// Whether a close needs a base: because the rounds have none, or because there are rounds only with
+    /// bases, and no log file was held since the last one. From here on the log is held for the last round.
+    pub(crate) fn needs_last_base(&self) -> bool {
         let status = self.status();
-        self.store.ctx().wal.counters().bytes > 0 && !status.has_base && !status.is_fenced
+        let is_needed = self.store.ctx().wal.counters().bytes > 0
+            && !status.is_fenced
+            && !(status.has_base && self.ships());
+        self.progress.is_closing.store(is_needed, Ordering::Relaxed);
+        is_needed
     }
 
     /// Ships what a clean close has logged, and says in `HEAD` that nothing is left. One attempt, also
