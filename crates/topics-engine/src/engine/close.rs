@@ -65,6 +65,7 @@ fn publish_base(engine: &OpenEngine) {
     {
         return;
     }
+    shipper.begin_close();
     if let Some(remote) = &engine.base().options.remote {
         remote.store.end_within(REMOTE_WAIT);
     }

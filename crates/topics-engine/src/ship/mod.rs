@@ -84,7 +84,7 @@ struct ShipState {
 struct Progress {
     /// Whether log files are held for a chain.
     is_holding: AtomicBool,
-    /// The next base is the last one.
+    /// The next base is the last one: log files are held from it on.
     is_closing: AtomicBool,
     /// The chain was broken: the next round begins another one.
     is_broken: AtomicBool,

@@ -98,14 +98,16 @@ impl Shipper {
     }
 
     /// Whether a close needs a base: because the rounds have none, or because there are rounds only with
-    /// bases, and no log file was held since the last one. From here on the log is held for the last round.
+    /// bases, and no log file was held since the last one.
     pub(crate) fn needs_last_base(&self) -> bool {
         let status = self.status();
-        let is_needed = self.store.ctx().wal.counters().bytes > 0
-            && !status.is_fenced
-            && !(status.has_base && self.ships());
-        self.progress.is_closing.store(is_needed, Ordering::Relaxed);
-        is_needed
+        let can_go_on = status.has_base && self.ships();
+        self.store.ctx().wal.counters().bytes > 0 && !status.is_fenced && !can_go_on
+    }
+
+    /// From the next base on the log is held for the last round.
+    pub(crate) fn begin_close(&self) {
+        self.progress.is_closing.store(true, Ordering::Relaxed);
     }
 
     /// Ships what a clean close has logged, and says in `HEAD` that nothing is left. One attempt, also
