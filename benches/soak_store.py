@@ -45,8 +45,8 @@ SETTINGS: te.ServerSettings = {
 WARM_UP = 0.4
 KILLS = 0.2
 """The part of the run in which the server is killed. From then on one process is looked at."""
-LIMITS = {"descriptors": 40.0, "objects": 120.0, "bucket MiB": 64.0}
-"""In an hour. One descriptor for each fault makes 48, one object for each base at least 150."""
+LIMITS = {"descriptors": 40.0, "threads": 10.0, "objects": 120.0, "bucket MiB": 64.0}
+"""In an hour. One descriptor or thread for each fault makes 48, one object for each base 150."""
 WITHOUT_LIMIT = ("lag s", "chains broken")
 
 
