@@ -24,7 +24,8 @@ RPO_SECONDS = scaled(200) / 10
 """Of each interval."""
 WRITE_SECONDS = scaled(50) / 10
 """Of single writes, with shipping and without it in turn."""
-IDLE_SECONDS = scaled(50) / 10
+IDLE_SECONDS = scaled(150) / 10
+"""Longer than the time between two passes of the archive."""
 RUNS = 3
 CYCLES = 10
 
