@@ -7,7 +7,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help run build browser screenshots diagrams wheel spark-wheel sdist test test-build test-suites test-crates test-crash \
 	test-concurrency test-python test-serial test-spark test-spark-4.0 test-spark-4.1 test-full explore test-release check docs bench bench-spark \
-	demo demo-remote demo-folder soak pipeline lake clean
+	demo demo-remote demo-folder soak soak-remote pipeline lake clean
 
 export TOPICS_GATE ?= quick
 ifeq ($(filter quick full explore release,$(TOPICS_GATE)),)
@@ -122,6 +122,9 @@ SOAK_MINUTES ?= 60
 SOAK = PYTHONPATH=tests $(BIN)/python -m benches.soak --minutes $(SOAK_MINUTES)
 soak: build ## an hour of mixed traffic on one server, and what grows; SOAK_MINUTES=
 	$(SOAK)
+
+soak-remote: build ## half an hour of it with an object store that fails by a timetable
+	PYTHONPATH=tests $(BIN)/python -m benches.soak --remote
 
 explore: export TOPICS_GATE = explore
 explore: build ## the whole programme with random seeds and limits on times and memory, and the soak beside; by hand, with MINUTES=

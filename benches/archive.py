@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -167,14 +166,6 @@ def raw_get(found: list[Path], rng: random.Random) -> float:
     return timed(get)
 
 
-def append_p50(directory: Path, **settings: Any) -> float:
-    """µs of a single write of class disk."""
-    with te.open(directory, **settings) as db:
-        topic = db.topic("w", durability="disk")
-        times = [timed(lambda: topic.append(b"y" * 100)) for _ in range(WRITES * 20)]
-    return statistics.median(times) * 1e6
-
-
 RSS = """
 import sys, pyarrow as pa, topics_engine as te
 def anon():
@@ -243,20 +234,6 @@ def main() -> None:
                 f"p99 of synced writes beside {what}", ratios(figures, of, 0), "of alone", goals[0]
             )
             table.row(f"synced writes beside {what}", ratios(figures, of, 1), "of alone", goals[1])
-        shipped, plain = [], []
-        for run in range(RUNS):
-            with emptied(below / "plain") as target:
-                plain.append(append_p50(target))
-            with emptied(below / "shipped") as target:
-                remote = (below / f"ship{run}").as_uri()
-                shipped.append(append_p50(target, remote_url=remote))
-        both = zip(shipped, plain, strict=True)
-        table.row(
-            "p50 of a write with shipping, of without",
-            [with_it / without for with_it, without in both],
-            "of it",
-            ("≤", 1.02),
-        )
         more = rss(str(directory), url) - rss(str(below / "hot"))
         table.row("RssAnon of a cold scan, beyond a hot one", more, "MiB", ("≤", 72.0))
     table.finish()

@@ -27,7 +27,9 @@ PROGRAMS: dict[str, list[list[str]]] = {
     "embedded": [[f"{RELEASE}/bench-embedded"]],
     "python": [[sys.executable, "-m", "benches.embedded"]],
     "typed": [[sys.executable, "-m", "benches.typed"]],
-    "remote": [[sys.executable, "-m", "benches.remote"], [sys.executable, "-m", "benches.archive"]],
+    "remote": [
+        [sys.executable, "-m", f"benches.{name}"] for name in ("remote", "archive", "backup")
+    ],
     "open": [
         [f"{RELEASE}/bench-open"],
         [sys.executable, "benches/plot.py", "target/bench/growth.csv", "target/bench/growth.png"],

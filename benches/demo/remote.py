@@ -22,8 +22,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -144,13 +143,6 @@ def wait_for_a_base(server: Server) -> None:
     raise SystemExit(f"no state could be restored within {BASE_SECONDS:g} s")
 
 
-@contextmanager
-def gateway_down(gateway: Gateway) -> Iterator[None]:
-    gateway.kill()
-    yield
-    gateway.restart()
-
-
 def misfortunes(
     server: Server,
     gateway: Gateway,
@@ -174,7 +166,7 @@ def misfortunes(
     with proxy.toxic("timeout", timeout=0):
         part(3, f"the store is a black hole for {args.black_hole:g} s", args.black_hole)
     killed(server)
-    with gateway_down(gateway):
+    with gateway.down():
         part(4, "the store is killed", 2 * pace)
     part(5, "the store is there again", 2 * pace)
     killed(server)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
 
+import topics_engine as te
+from benches import soak_store
 from benches.compare import Change, compare, render
 from benches.report import Row, Run, Table, curve, load, parse, short, tail
 from benches.soak import LIMITS, main, trend
+from benches.soak_store import FAULTS, OPEN, Acked
 from benches.summary import summary
+from support.gateway import CREDENTIALS, go_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 ABOUT = {"date": "2026-01-02T03:04:05+00:00", "commit": "abc1234", "machine": "2 cores, Linux"}
@@ -178,6 +183,9 @@ def test_a_trend_is_the_growth_in_an_hour_without_single_peaks() -> None:
     peaks = [90.0 if n % 6 == 0 else 40.0 for n in range(120)]
     assert trend(minutes, peaks) == 0
     assert trend([0.1, 0.2], [1, 2]) == 0
+    # Memory that begins anew with each process, five minutes long, has no trend.
+    assert trend(minutes, [40 + minute % 5 for minute in minutes], 5) == pytest.approx(0)
+    assert trend(minutes, [40 + minute // 5 for minute in minutes], 5) == pytest.approx(12)
 
 
 @pytest.mark.slow
@@ -190,3 +198,41 @@ def test_a_short_soak_has_every_kind_of_traffic(
     print(said)
     assert len(re.findall(r"'\w+': [1-9]\d*", said)) == 7
     assert (tmp_path / "soak.csv").read_text().splitlines()[0] == ",".join(["minute", *LIMITS])
+
+
+@pytest.mark.slow
+def test_a_short_soak_recovers_from_every_fault_of_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, key in CREDENTIALS.items():
+        monkeypatch.setenv(name, key)
+    for tool in ("versitygw", "toxiproxy"):
+        go_tool(tool)
+    monkeypatch.chdir(tmp_path)
+    code = main(["--remote", "--minutes", "0.5", "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    print(said)
+    assert code == 0
+    assert re.findall(r"^(.*): the lag had returned after [\d.]+ s$", said, re.MULTILINE) == [
+        fault.name for fault in (OPEN, *FAULTS)
+    ]
+    assert re.search(r"^restored and compared: [1-9]\d* acked", said, re.MULTILINE)
+    first, *_ = (tmp_path / "soak-remote.csv").read_text().splitlines()
+    assert first == ",".join(["minute", *(LIMITS | soak_store.LIMITS), *soak_store.WITHOUT_LIMIT])
+
+
+def test_what_a_restored_soak_lacks_is_found(data_dir: Path) -> None:
+    acked = Acked()
+    rng = random.Random(1)
+    with te.open(data_dir) as db:
+        for turn in range(4):
+            acked.append(db, rng, turn)
+        assert acked.problems(db) == []
+        db.topic(Acked.TOPIC).delete(seqs=[7])
+        assert acked.problems(db) == ["acked: 1 records are gone, the first is 7"]
+        # What was sent and not acked may be there, once.
+        del acked.numbers[9], acked.numbers[7]
+        assert acked.problems(db) == []
+        acked.numbers[9] = 77
+        db.topic(Acked.TOPIC).append([{"n": 3}, {"n": 10_000}])
+        assert acked.problems(db) == ["acked: 3 records differ, the first is 9"]

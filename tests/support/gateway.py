@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -65,6 +65,13 @@ class Gateway:
     def restart(self) -> None:
         """A new process on the same folder and port."""
         self.kill()
+        self._start()
+
+    @contextlib.contextmanager
+    def down(self) -> Iterator[None]:
+        """Killed in the block, and started again after it."""
+        self.kill()
+        yield
         self._start()
 
     def arriving(self) -> int:

@@ -51,6 +51,26 @@ def numbers(topic: te.Topic) -> list[int]:
     return [row.data["n"] for row in rows if isinstance(row, te.Record)]
 
 
+@pytest.mark.parametrize("later", [0, 5])
+def test_a_close_without_rounds_leaves_nothing_beyond_its_base(
+    data_dir: Path, tmp_path: Path, later: int
+) -> None:
+    """Its checkpoints remove the log, also where nothing was logged since the last base."""
+    only = settings(tmp_path) | {"remote_interval_ms": 0}
+    with te.open(data_dir, **only) as db:
+        topic = db.topic("t")
+        for _ in range(20):
+            topic.append([b"x" * 100] * 10_000)
+        wait_for_backup(db)
+        for _ in range(later):
+            topic.append([b"y" * 1000] * 100)
+        count = topic.state().count
+    done = te.restore(f"file://{tmp_path}/remote", tmp_path / "restored")
+    assert not done.skips
+    with te.open(tmp_path / "restored", **only) as db:
+        assert db.topic("t").state().count == count == 200_000 + later * 100
+
+
 def test_a_copy_of_a_running_engine_is_restored(data_dir: Path, tmp_path: Path) -> None:
     with te.open(data_dir, **settings(tmp_path)) as db:
         db.topic("t").append([{"n": n} for n in range(5)])

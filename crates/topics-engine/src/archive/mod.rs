@@ -179,7 +179,15 @@ impl Archiver {
         self.measured(&mut self.pass.lock(), |state| self.pass(state, true))
     }
 
-    /// The same if a base is due. If segments fill a pack, they are archived.
+    /// The same also if nothing has changed.
+    pub(crate) fn archive_last(&self) -> Result<Archived> {
+        self.measured(&mut self.pass.lock(), |state| {
+            state.based = None;
+            self.pass(state, true)
+        })
+    }
+
+    /// One pass that publishes a base only if one is due. If segments fill a pack, they are archived.
     pub(crate) fn archive_if_due(&self) -> Result<Archived> {
         self.measured(&mut self.pass.lock(), |state| self.pass(state, false))
     }

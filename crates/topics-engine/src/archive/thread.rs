@@ -25,25 +25,54 @@ pub(super) struct ArchiveThread {
     stop: Arc<(Mutex<bool>, Condvar)>,
 }
 
+/// When the next pass is due.
+#[derive(Debug)]
+struct Pace {
+    usual: Duration,
+    /// Time between two passes, which doubles with each failure.
+    interval: Duration,
+    waited: Duration,
+    /// Rounds that were shipped when the last pass ended.
+    rounds: u64,
+}
+
+impl Pace {
+    fn new(usual: Duration) -> Self {
+        Self { usual, interval: usual, waited: Duration::ZERO, rounds: 0 }
+    }
+
+    /// Whether a pass is due. A round that was shipped after a failure shows that the store answers
+    /// again: the rest of the longer interval is not waited for.
+    fn is_over(&self, rounds: u64, is_base_due: impl FnOnce() -> bool) -> bool {
+        let interval = if rounds > self.rounds { self.usual } else { self.interval };
+        // After a failure only the interval counts.
+        self.waited >= interval || (self.interval == self.usual && is_base_due())
+    }
+
+    fn passed(&mut self, succeeded: bool, rounds: u64) {
+        self.interval =
+            if succeeded { self.usual } else { (self.interval * 2).min(LONGEST_INTERVAL) };
+        (self.waited, self.rounds) = (Duration::ZERO, rounds);
+    }
+}
+
 impl Archiver {
     /// Starts the thread.
     pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
         let (archiver, stop) = (Arc::downgrade(self), self.thread.stop.clone());
         let guards = self.store.base().env.guards.clone();
-        let (usual, mut interval) = (self.interval(), self.interval());
-        let mut waited = Duration::ZERO;
+        let mut pace = Pace::new(self.interval());
         let passes = move || {
             let mut stopped = stop.0.lock();
             while !*stopped {
-                let step = interval.min(BASE_INTERVAL);
+                let step = pace.interval.min(BASE_INTERVAL);
                 let _ = stop.1.wait_for(&mut stopped, step);
                 let Some(archiver) = archiver.upgrade().filter(|_| !*stopped) else { return };
                 drop(stopped);
-                waited += step;
-                // After a failure only the interval counts.
-                let is_base_due = interval == usual && archiver.is_due();
-                if waited >= interval || is_base_due {
-                    (interval, waited) = (archiver.scheduled_pass(interval), Duration::ZERO);
+                pace.waited += step;
+                if pace.is_over(archiver.shipper.shipped_rounds(), || archiver.is_due()) {
+                    let succeeded = archiver.scheduled_pass();
+                    pace.passed(succeeded, archiver.shipper.shipped_rounds());
                 }
                 drop(archiver);
                 stopped = stop.0.lock();
@@ -63,15 +92,15 @@ impl Archiver {
         INTERVAL.min(self.remote.limits.base_interval).max(SHORTEST_INTERVAL)
     }
 
-    /// One pass of the thread. Returns the time until the next one, which doubles with each failure.
-    fn scheduled_pass(&self, interval: Duration) -> Duration {
+    /// One pass of the thread. Returns whether it succeeded.
+    fn scheduled_pass(&self) -> bool {
         match self.store.base().guarded_turn("archive", || self.archive_if_due()) {
-            Ok(_) | Err(Error::Closed) => self.interval(),
+            Ok(_) | Err(Error::Closed) => true,
             Err(e) => {
                 if !self.prefix.is_refused() {
                     log::warn!("archive: {e}");
                 }
-                (interval * 2).min(LONGEST_INTERVAL)
+                false
             }
         }
     }
@@ -86,5 +115,28 @@ impl Archiver {
         {
             log::error!("the archive thread panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shipped_round_ends_the_longer_interval_after_failures() {
+        let mut pace = Pace::new(INTERVAL);
+        assert!(pace.is_over(0, || true) && !pace.is_over(0, || false));
+        for _ in 0..8 {
+            pace.passed(false, 5);
+        }
+        pace.waited = LONGEST_INTERVAL - BASE_INTERVAL;
+        assert!(!pace.is_over(5, || true), "only the interval counts");
+        assert!(pace.is_over(6, || false), "the store answers again");
+        pace.waited = INTERVAL - BASE_INTERVAL;
+        assert!(!pace.is_over(6, || true), "a pass that goes on failing is not repeated sooner");
+        pace.waited = LONGEST_INTERVAL;
+        assert!(pace.is_over(5, || false));
+        pace.passed(true, 6);
+        assert!(!pace.is_over(7, || false) && pace.is_over(7, || true));
     }
 }

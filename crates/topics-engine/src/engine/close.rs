@@ -55,19 +55,21 @@ pub(crate) fn close(engine: &Arc<OpenEngine>) -> Result<()> {
     shortage_is_no_failure(closed, "the log is not marked as closed")
 }
 
-/// Publishes a base of continuous backup, unless there is one since the open: without it nothing that a
-/// short run has written could be restored. One attempt. Other callers may still write: the last round
-/// has that.
+/// Publishes a base of continuous backup if the last round needs one: without it nothing that a short run
+/// has written could be restored. One attempt. Other callers may still write: the last round has that.
 fn publish_base(engine: &OpenEngine) {
     let (Some(archiver), Some(shipper)) = (&engine.archiver, &engine.shipper) else { return };
-    let is_due = shipper.needs_base() || (!shipper.ships() && shipper.status().lag_bytes > 0);
-    if !is_due || engine.ctx().check_writable().is_err() || engine.ctx().check_open().is_err() {
+    if engine.ctx().check_writable().is_err()
+        || engine.ctx().check_open().is_err()
+        || !shipper.needs_last_base()
+    {
         return;
     }
+    shipper.begin_close();
     if let Some(remote) = &engine.base().options.remote {
         remote.store.end_within(REMOTE_WAIT);
     }
-    let published = archiver.archive();
+    let published = archiver.archive_last();
     if let Err(e) = published
         && !shipper.is_refused()
     {

@@ -96,7 +96,8 @@ impl Shipper {
         self.owner.check_usable()?;
         let state = &mut *self.state.lock();
         if !self.ships() {
-            // Log files are not held between bases: each begins a chain.
+            // Log files are not held between bases: each begins a chain. That of the last one goes on
+            // with the last round.
             self.resolve_sent(state, &mut Shipped::default())?;
             state.chain = None;
         }
@@ -104,7 +105,7 @@ impl Shipper {
         // What is gone belongs to a transaction whose end is logged: the cut has it.
         self.put_rows(state, &names)?;
         let shipped = self.ship_now(state);
-        if !self.ships() {
+        if !self.ships() && !self.progress.is_closing.load(Ordering::Relaxed) {
             self.release_hold();
         }
         shipped?;

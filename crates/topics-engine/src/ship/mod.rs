@@ -20,7 +20,7 @@ pub(crate) mod owner;
 pub(crate) mod tests;
 mod thread;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use topics_remote::RemoteError;
 use topics_remote::format::base::Place;
-use topics_remote::format::pack::PackWriter;
+use topics_remote::format::pack::{PackEntry, PackWriter};
 use topics_remote::format::round::{RoundRows, RoundWriter};
 use topics_remote::format::sealed::ObjectKind;
 use topics_remote::writer::RemoteWriter;
@@ -84,6 +84,8 @@ struct ShipState {
 struct Progress {
     /// Whether log files are held for a chain.
     is_holding: AtomicBool,
+    /// The next base is the last one: log files are held from it on.
+    is_closing: AtomicBool,
     /// The chain was broken: the next round begins another one.
     is_broken: AtomicBool,
     /// Another writer has the prefix.
@@ -166,6 +168,11 @@ impl Shipper {
     /// Whether the prefix refuses the directory, which is logged already.
     pub(crate) fn is_refused(&self) -> bool {
         self.owner.is_refused()
+    }
+
+    /// How many rounds were shipped since the open.
+    pub(crate) fn shipped_rounds(&self) -> u64 {
+        self.store.base().metrics.ship_rounds.get()
     }
 
     /// Ships everything that was logged before the call.
@@ -320,28 +327,47 @@ impl Shipper {
         Ok(())
     }
 
-    /// Puts files of staged rows that no pack has. Returns false if one is gone, because its transaction has
-    /// ended.
+    /// Puts files of staged rows that no pack has, as few packs as hold them. Returns false if one is
+    /// gone, because its transaction has ended.
     fn put_rows(&self, state: &mut ShipState, names: &[String]) -> Result<bool> {
         let (paths, mut all) = (Paths::new(&self.store.base().dir), true);
-        for name in names {
-            if state.rows.contains_key(name) {
-                continue;
-            }
+        let missing: BTreeSet<&String> =
+            names.iter().filter(|name| !state.rows.contains_key(*name)).collect();
+        let mut pack: Option<PackWriter> = None;
+        for name in missing {
             let Some(rows) = read_file(&self.store.base().env, &paths.txn().join(name), u64::MAX)?
             else {
                 all = false;
                 continue;
             };
-            let mut pack = PackWriter::new(self.owner.next_pack()?, rows.len());
-            pack.push_rows(name, &rows).map_err(remote_error)?;
-            let put = self.owner.packs()?.put_verified(pack);
-            let (object, directory) = put.map_err(remote_error)?;
-            let part = directory.entries.first().map(|e| e.parts()[0]).unwrap_or_default();
-            let place = ArchivedPack::of(&object, &directory).place(&part);
-            state.rows.insert(name.clone(), PutRows { place, last_round: 0 });
+            let bytes = rows.len() as u64;
+            let is_full = |pack: &mut PackWriter| {
+                pack.is_full() || pack.len() as u64 + bytes > self.owner.remote.limits.pack_bytes
+            };
+            if let Some(full) = pack.take_if(is_full) {
+                self.put_pack_of_rows(state, full)?;
+            }
+            let to = match &mut pack {
+                Some(pack) => pack,
+                None => pack.insert(PackWriter::new(self.owner.next_pack()?, rows.len())),
+            };
+            to.push_rows(name, &rows).map_err(remote_error)?;
         }
+        pack.map_or(Ok(()), |pack| self.put_pack_of_rows(state, pack))?;
         Ok(all)
+    }
+
+    fn put_pack_of_rows(&self, state: &mut ShipState, pack: PackWriter) -> Result<()> {
+        let put = self.owner.packs()?.put_verified(pack);
+        let (object, directory) = put.map_err(remote_error)?;
+        let archived = ArchivedPack::of(&object, &directory);
+        for entry in &directory.entries {
+            if let PackEntry::Rows { name, part } = entry {
+                let rows = PutRows { place: archived.place(part), last_round: 0 };
+                state.rows.insert(name.clone(), rows);
+            }
+        }
+        Ok(())
     }
 
     /// Ends a chain whose log cannot be read.

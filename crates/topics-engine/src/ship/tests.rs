@@ -7,7 +7,8 @@ use topics_env::Site;
 use topics_sim::{Bucket, Mutant, ObjectFault};
 
 use crate::engine::Engine;
-use crate::topic::tests::{World, class, small};
+use crate::topic::tests::{World, class, rec, small};
+use crate::txn::{CommitRequest, StageRequest, TxnRows, TxnStage};
 use crate::types::api::Durability;
 use crate::types::options::{Options, RemoteLimits, RemoteOptions};
 use crate::types::requests::RemoteState;
@@ -53,6 +54,30 @@ fn a_round_has_what_was_logged_and_idle_makes_no_request() {
     assert_eq!(rounds(&bucket), 2);
     assert_eq!(w.engine().ship_status().unwrap().lag_bytes, 0);
     assert_eq!(bucket.violations(), []);
+}
+
+/// Commits a transaction whose rows were staged.
+fn commit_staged(w: &World, epoch: u64) {
+    let records = [rec("staged")];
+    let rows = [TxnRows { topic: "a", records: &records, ..TxnRows::default() }];
+    let stage = format!("s{epoch}");
+    w.engine().stage("writer", &StageRequest { stage: &stage, part: 0, rows: &rows }).unwrap();
+    let stages = [TxnStage { stage: &stage, parts: 1, records: None }];
+    let commit = CommitRequest { epoch, stages: &stages, ..CommitRequest::default() };
+    w.engine().commit("writer", &commit).unwrap();
+}
+
+#[test]
+fn the_staged_rows_of_a_round_are_one_pack_of_the_size_of_packs() {
+    for (pack_bytes, expected) in [(32 << 20, 1), (1, 20)] {
+        let (w, bucket) = shipping(RemoteLimits { pack_bytes, ..RemoteLimits::default() });
+        w.put("a", &["1"]);
+        w.engine().ship().unwrap();
+        (1..=20).for_each(|epoch| commit_staged(&w, epoch));
+        assert_eq!(w.engine().ship().unwrap().rounds, 1);
+        let packs = bucket.objects().keys().filter(|k| k.contains("/p")).count();
+        assert_eq!(packs, expected, "packs of {pack_bytes} bytes");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use topics_env::sync::atomic::Ordering;
 use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
@@ -96,10 +97,17 @@ impl Shipper {
         }
     }
 
-    /// Whether nothing that was logged since the open can be restored, because the rounds have no base.
-    pub(crate) fn needs_base(&self) -> bool {
+    /// Whether a close needs a base: because the rounds have none, or because there are rounds only with
+    /// bases, and no log file was held since the last one.
+    pub(crate) fn needs_last_base(&self) -> bool {
         let status = self.status();
-        self.store.ctx().wal.counters().bytes > 0 && !status.has_base && !status.is_fenced
+        let can_go_on = status.has_base && self.ships();
+        self.store.ctx().wal.counters().bytes > 0 && !status.is_fenced && !can_go_on
+    }
+
+    /// From the next base on the log is held for the last round.
+    pub(crate) fn begin_close(&self) {
+        self.progress.is_closing.store(true, Ordering::Relaxed);
     }
 
     /// Ships what a clean close has logged, and says in `HEAD` that nothing is left. One attempt, also
