@@ -126,7 +126,10 @@ impl Archiver {
             let is_above = self.exceeds(count, bytes);
             let is_archived = || {
                 let pack = self.store.base().packs.find(seg.meta.file_no);
-                pack.is_some_and(|(pack, _)| published.get(&pack.serial) == Some(&pack.hash))
+                pack.is_some_and(|(pack, _)| {
+                    let is_named = published.get(&pack.serial) == Some(&pack.hash);
+                    self.store.base().env.check("cold.published", is_named)
+                })
             };
             if is_above && seg.live_count > 0 && !seg.half_dead() && is_archived() {
                 out.push(seg.meta.file_no);

@@ -1,5 +1,4 @@
-//! Garbage over a simulated disk and a simulated object store: with faults at each request, crashes, and a
-//! second engine while the first one is stalled.
+//! Garbage over a simulated disk and a simulated object store: with faults at each request, and crashes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,13 +7,13 @@ use std::time::Duration;
 use topics_env::Site;
 use topics_remote::format::base::Base;
 use topics_remote::format::keys::{self, HEAD, Serial};
-use topics_sim::{Bucket, Mutant, ObjectFault, ObjectOp, SimFs};
+use topics_sim::{Bucket, Mutant, ObjectFault, ObjectOp};
 
 use super::tests::{ENDS, archiving, assert_archived, base, fill, filled, limits, remote};
-use crate::topic::tests::{World, small};
+use crate::topic::tests::World;
 use crate::types::options::{RemoteLimits, RemoteOptions};
 
-const WINDOW_MS: u64 = 7 * 86_400_000;
+pub(super) const WINDOW_MS: u64 = 7 * 86_400_000;
 
 fn keys_of(bucket: &Arc<Bucket>) -> BTreeSet<String> {
     bucket.objects().into_keys().collect()
@@ -46,7 +45,7 @@ fn needed(w: &World, bucket: &Arc<Bucket>) -> BTreeSet<String> {
 }
 
 /// Everything that a base needs which is kept is there.
-fn assert_needed_exist(w: &World, bucket: &Arc<Bucket>) {
+pub(super) fn assert_needed_exist(w: &World, bucket: &Arc<Bucket>) {
     let there = keys_of(bucket);
     let missing: Vec<_> = needed(w, bucket).difference(&there).cloned().collect();
     assert!(missing.is_empty(), "missing: {missing:?}\n{:#?}", bucket.log());
@@ -74,7 +73,7 @@ fn assert_no_leak(w: &World, bucket: &Arc<Bucket>) {
 }
 
 /// Deletes most records of what `filled` wrote: the next base names none of its packs.
-fn outdate(w: &World) {
+pub(super) fn outdate(w: &World) {
     w.delete("a", Some(28), None);
     w.delete("b", Some(17), None);
     for _ in 0..3 {
@@ -311,26 +310,6 @@ fn what_a_process_without_a_base_has_put_is_deleted() {
     let deleted = bucket.count(ObjectOp::Delete);
     next_base(&w);
     assert_eq!(bucket.count(ObjectOp::Delete), deleted, "nothing is deleted twice");
-}
-
-/// The owner stalls before it deletes, and another engine takes the prefix with the same directory: what the
-/// first one deletes then is nothing that the other one needs.
-#[test]
-fn a_stalled_owner_deletes_nothing_that_its_successor_names() {
-    let (w, bucket, gone) = outdated(None);
-    let mut second = World::unopened(small());
-    second.fs = Arc::new(SimFs::from_image(&w.fs.kill_image()));
-    (second.clock, second.seed) = (w.clock.clone(), 1000);
-    second.options.remote = Some(remote(bucket.client(2)));
-    second.open();
-    fill(&second, "a", 10);
-    second.engine().archive().unwrap();
-    w.clock.advance_ms(3 * WINDOW_MS);
-    fill(&w, "a", 10);
-    w.engine().archive().unwrap_err();
-    assert!(keys_of(&bucket).is_superset(&gone), "a fenced owner deletes nothing");
-    assert_needed_exist(&second, &bucket);
-    assert_archived(&second, &bucket);
 }
 
 #[test]

@@ -19,6 +19,8 @@ mod garbage;
 mod garbage_tests;
 mod pack;
 mod plan;
+#[cfg(test)]
+mod stalled_tests;
 mod tails;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,8 @@
 
 #[cfg(test)]
 mod adopt_tests;
+#[cfg(test)]
+mod history_tests;
 mod log;
 #[cfg(test)]
 mod sealed_tests;

@@ -12,7 +12,8 @@ use topics_remote::{Retry, read};
 use topics_storage::StorageError;
 use topics_storage::dir::{create_dir, write_file};
 use topics_storage::segment::{
-    ColdFiles, FileKind, SegmentMeta, SegmentOptions, Segments, TopicKey, check_deletes,
+    ColdFiles, FileKind, Round, SegmentMeta, SegmentOptions, SegmentWriter, Segments, TopicKey,
+    check_deletes,
 };
 use topics_storage::snapshot::{GapSnap, ReplayPos, SnapshotBody, TopicSnap};
 
@@ -23,9 +24,20 @@ use crate::types::api::GapReason;
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Result;
 
-/// Whether a segment has records to restore. One without leaves the snapshot.
 fn has_records(meta: &SegmentMeta) -> bool {
     meta.span() > 0 && meta.live_count > 0
+}
+
+/// Segments whose records are all deleted, by topic. No pack has them, but without them their seqs would be
+/// lost, or given again.
+type DeadSegments = BTreeMap<u64, Vec<SegmentMeta>>;
+
+/// Removes the segments without records from a topic. Returns those whose seqs are above its floor.
+fn take_dead(topic: &mut TopicSnap) -> Vec<SegmentMeta> {
+    let (live, mut dead): (Vec<_>, Vec<_>) = topic.segments.drain(..).partition(has_records);
+    topic.segments = live;
+    dead.retain(|meta| meta.span() > 0 && meta.last_seq >= topic.delete_below);
+    dead
 }
 
 /// How often a file is fetched again whose bytes were damaged on the way.
@@ -133,8 +145,9 @@ impl Restore<'_> {
         let deletes: HashMap<u64, Span> = base.deletes.iter().map(|d| (d.del_no, d.at)).collect();
         let mut wanted: BTreeMap<u32, Vec<Wanted<'_>>> = BTreeMap::new();
         let (mut missing, mut cold) = (BTreeSet::new(), BTreeSet::new());
+        let mut dead = DeadSegments::new();
         for topic in &mut body.topics {
-            topic.segments.retain(has_records);
+            dead.insert(topic.topic_id, take_dead(topic));
             let is_local = self.is_local(&topic.config)?;
             for meta in &mut topic.segments {
                 let place = places.get(&meta.file_no);
@@ -196,6 +209,24 @@ impl Restore<'_> {
         for topic in &mut body.topics {
             out.missing_segments += declare_lost(topic, &missing);
         }
+        self.dead_segments(body, dead)
+    }
+
+    /// Writes segments without records, and names them in the snapshot.
+    fn dead_segments(&self, body: &mut SnapshotBody, mut dead: DeadSegments) -> Result<()> {
+        let (env, paths, id) = (self.env, &self.paths, self.base.base.header.store_id);
+        let segments = Segments::new(env.clone(), paths.clone(), id, 0, SegmentOptions::default());
+        let mut round = Round::new(&segments);
+        for topic in &mut body.topics {
+            let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
+            for meta in dead.remove(&topic.topic_id).unwrap_or_default() {
+                let writer = SegmentWriter::without_records(&segments, key, &meta)?;
+                topic.segments.push(round.add(writer)?);
+            }
+            topic.segments.sort_unstable_by_key(|meta| meta.first_seq);
+        }
+        round.sync()?;
+        segments.close();
         Ok(())
     }
 

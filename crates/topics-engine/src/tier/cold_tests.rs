@@ -268,6 +268,27 @@ fn a_segment_that_is_not_archived_stays_hot() {
     assert!(env.fs.open(&path, OpenMode::Read).is_ok());
 }
 
+/// No base names the pack of the segments yet: the process may end before one does.
+#[test]
+fn a_segment_stays_hot_until_head_names_its_pack() {
+    for (mutant, is_cold) in [(None, false), (Some("cold.published"), true)] {
+        let mut w = World::unopened(crate::topic::tests::small());
+        w.hook = mutant.map(|site| Arc::new(Mutant::remove(Site::Check(site), None)) as _);
+        let bucket = Bucket::new(&w.clock);
+        bucket.set_mutable(&["HEAD"]);
+        w.options.remote = Some(remote(bucket.client(1)));
+        w.open();
+        fill(&w, "a", 6);
+        assert!(w.engine().archive().unwrap().published);
+        fill(&w, "a", 60);
+        let archiver = w.engine().open_engine().archiver.clone().unwrap();
+        let done = archiver.archive_if_due().unwrap();
+        assert!(done.packs > 0 && !done.published, "{done:?}");
+        // The base in HEAD names one segment.
+        assert_eq!(done.cooled > 1, is_cold, "{mutant:?}: {done:?}");
+    }
+}
+
 /// A local `.data` is removed by the second checkpoint after its segment became cold, and not before.
 #[test]
 fn a_crash_at_any_step_of_a_drop_leaves_every_record_readable() {

@@ -324,7 +324,8 @@ pub(crate) fn of_base(base: &Base, topics: &[TopicSnap]) -> Result<Vec<ArchivedP
     let mut packs: BTreeMap<Serial, ArchivedPack> = BTreeMap::new();
     for topic in topics {
         let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
-        for meta in &topic.segments {
+        // No read needs the pack of a segment whose records are all deleted.
+        for meta in topic.segments.iter().filter(|meta| meta.live_count > 0) {
             let Some(place) = places.get(&meta.file_no) else { continue };
             let pack = base.pack(place.pack).ok_or_else(|| damaged("a segment is in no pack"))?;
             let BasePack { serial, len, hash } = *pack;

@@ -43,16 +43,15 @@ pub struct SegmentWriter {
 impl SegmentWriter {
     /// Creates a segment that starts at `first_seq`.
     pub fn create(segs: &Arc<Segments>, topic: TopicKey, first_seq: u64) -> Result<Self> {
-        Self::create_with(segs, topic, first_seq, segs.env.rng.next_u64())
+        Self::create_with(segs, topic, (first_seq, segs.next_file_no()), segs.env.rng.next_u64())
     }
 
     fn create_with(
         segs: &Arc<Segments>,
         topic: TopicKey,
-        first_seq: u64,
+        (first_seq, file_no): (u64, u64),
         salt: u64,
     ) -> Result<Self> {
-        let file_no = segs.next_file_no();
         let name = SegmentName { topic_id: topic.topic_id, first_seq, file_no };
         let data = create_file(segs, &name, FileKind::Data)
             .inspect_err(|_| segs.remove_if_empty(topic.topic_id))?;
@@ -136,7 +135,8 @@ impl SegmentWriter {
     /// keep the salt, so that the existing `.del` stays valid.
     pub fn remake(segs: &Arc<Segments>, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
         let source = segs.segment(topic, *meta);
-        let mut this = Self::create_with(segs, topic, meta.first_seq, source.salt()?)?;
+        let numbers = (meta.first_seq, segs.next_file_no());
+        let mut this = Self::create_with(segs, topic, numbers, source.salt()?)?;
         Copier::new(&mut this).copy(&CopySource { segment: &source, dead: None })?;
         this.meta = SegmentMeta {
             file_no: this.meta.file_no,
@@ -144,6 +144,22 @@ impl SegmentWriter {
             data_len: this.meta.data_len,
             ..*meta
         };
+        Ok(this)
+    }
+
+    /// Creates a sealed segment under the number of one whose records are all deleted, and whose files are not
+    /// here. It covers the same seqs, and has no record.
+    pub fn without_records(
+        segs: &Arc<Segments>,
+        topic: TopicKey,
+        meta: &SegmentMeta,
+    ) -> Result<Self> {
+        let numbers = (meta.first_seq, meta.file_no);
+        let mut this = Self::create_with(segs, topic, numbers, segs.env.rng.next_u64())?;
+        for _ in 0..meta.span() {
+            this.hole_at(meta.first_ts)?;
+        }
+        this.seal()?;
         Ok(this)
     }
 
