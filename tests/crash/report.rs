@@ -120,14 +120,14 @@ impl fmt::Display for Report {
         let rate = self.judged as f64 / self.took.as_secs_f64().max(1e-9);
         write!(
             f,
-            "{:<14} points {:>5}  states {:>7}  systematic {:>7}  lost {:>7}  outcomes {:>6}  \
+            "{:<14} outcomes {:>6}  points {:>5}  states {:>7}  systematic {:>7}  lost {:>7}  \
              failed write-backs {:>6}  judged {:>7}  {:>6.0}/s  seed {:#x}  digest {:016x}  {}",
             self.workload,
+            self.outcomes.len(),
             self.points,
             self.states(),
             self.systematic.len(),
             self.lost.len(),
-            self.outcomes.len(),
             self.write_backs,
             self.judged,
             rate,

@@ -82,14 +82,14 @@ impl fmt::Display for Report {
         let rate = self.judged as f64 / self.took.as_secs_f64().max(1e-9);
         write!(
             f,
-            "calls {:>4}  points {:>4}  states {:>6}  systematic {:>6}  lost {:>6}  outcomes {:>5}  \
+            "outcomes {:>5}  calls {:>4}  points {:>4}  states {:>6}  systematic {:>6}  lost {:>6}  \
              judged {:>6}  {rate:>6.0}/s  digest {:016x}",
+            self.outcomes.len(),
             self.calls,
             self.points,
             self.states.len(),
             self.systematic.len(),
             self.lost.len(),
-            self.outcomes.len(),
             self.judged,
             self.digest,
         )

@@ -77,13 +77,13 @@ fn every_call() -> Outcome {
     }
     let took = started.elapsed().as_secs_f64();
     println!(
-        "every_call: {} distinct states in the union of all workloads: {} systematic, {} sampled; {} \
-         lost something; {} distinct outcomes of recovery; {took:.0} s",
+        "every_call: {} distinct outcomes of recovery in {} distinct states, the union of all \
+         workloads: {} systematic, {} sampled; {} lost something; {took:.0} s",
+        union.outcomes.len(),
         union.states.len(),
         union.systematic.len(),
         union.states.len() - union.systematic.len(),
         union.lost.len(),
-        union.outcomes.len(),
     );
     all_or(&errors)
 }

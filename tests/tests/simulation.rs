@@ -129,13 +129,13 @@ fn every_call() -> Outcome {
     let took = started.elapsed().as_secs_f64();
     let total = union.states();
     println!(
-        "every_call: {total} distinct states in the union of all workloads: {} systematic, {} \
-         sampled; {} lost something; {} distinct outcomes of recovery; {} kills with failed \
-         write-back judged; {took:.0} s",
+        "every_call: {} distinct outcomes of recovery in {total} distinct states, the union of all \
+         workloads: {} systematic, {} sampled; {} lost something; {} kills with failed write-back \
+         judged; {took:.0} s",
+        union.outcomes.len(),
         union.systematic.len(),
         total - union.systematic.len(),
         union.lost.len(),
-        union.outcomes.len(),
         union.write_backs,
     );
     if errors.is_empty() && union.write_backs == 0 {
