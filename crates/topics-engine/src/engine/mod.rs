@@ -554,8 +554,9 @@ impl Engine {
         self.open.shipper.as_ref().map(|shipper| shipper.status())
     }
 
-    /// One pass of what the background threads do: sync tails, sweep TTL, lower idle
-    /// reservations, checkpoint when due, rewrite, merge.
+    /// One pass of the background work that is no checkpoint: limits, deliveries and cold reads; once a
+    /// second also what expires, idle reservations, transactions to complete, files of deleted topics.
+    /// The first error of a topic, after all have had their turn.
     pub fn tick(&self) -> Result<()> {
         background::tick(&self.open)
     }
