@@ -554,8 +554,8 @@ impl Engine {
         self.open.shipper.as_ref().map(|shipper| shipper.status())
     }
 
-    /// One pass of the background work that is no checkpoint: limits, deliveries and cold reads; once a
-    /// second also what expires, idle reservations, transactions to complete, files of deleted topics.
+    /// One pass of the background work that is no checkpoint: limits, deliveries and cold reads; each five
+    /// seconds also what expires, idle reservations, transactions to complete, files of deleted topics.
     /// The first error of a topic, after all have had their turn.
     pub fn tick(&self) -> Result<()> {
         background::tick(&self.open)
