@@ -615,7 +615,7 @@ def test_hot_requests_never_reach_the_application(tmp_path: Path) -> None:
 
 
 def test_small_answers_of_a_turn_are_sent_together(tmp_path: Path) -> None:
-    """One of them to each connection; a client that pipelines gets those before at once."""
+    """Those before the last request of a client that pipelines are sent at once."""
 
     async def go() -> None:
         async with Hot(tmp_path / "d") as hot:
@@ -759,6 +759,13 @@ def test_requests_with_a_key_are_hot_and_hold_a_slot_while_they_wait(tmp_path: P
             connection.data_received(request("t", one(), bearer("rw-key")))
             await hot.answers(transport, 1)
             assert not taken
+            # What is answered, if not sent yet, waits for nothing.
+            readers = [hot.connect() for _ in range(3)]
+            for each, _ in readers:
+                each.data_received(request("t/diff", {"from_seq": "earliest"}, bearer("ro-key")))
+            assert not (taken or hot.handed_over)
+            for _, each_transport in readers:
+                await hot.answers(each_transport, 1)
             waiting = [hot.connect() for _ in range(3)]
             wait = request("t/diff", {"from_seq": 1, "wait_ms": 30_000}, bearer("rw-key"))
             for each, _ in waiting:

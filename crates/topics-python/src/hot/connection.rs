@@ -11,7 +11,7 @@ use topics_service::Reply;
 use topics_wire::hot::{LAST_CHUNK, head};
 
 use super::HotDispatcher;
-use super::dispatcher::Admission;
+use super::dispatcher::{Admission, Called};
 use super::state::{CurrentRequest, Io, PendingRequest, Phase};
 use crate::bridge::LoopEvent;
 
@@ -362,10 +362,12 @@ impl Connection {
             } else {
                 let token = dispatcher.next_id();
                 let is_last = more.is_empty();
-                let reply = dispatcher.call(py, &admission, &head, body, token, is_last);
-                let Some(reply) = reply else {
+                let called = dispatcher.call(py, &admission, &head, body, token, is_last);
+                let Called::Replied(reply) = called else {
                     let Admission { http, label, .. } = admission;
-                    me.acquire_slot(py, label);
+                    if matches!(called, Called::Waiting) {
+                        me.acquire_slot(py, label);
+                    }
                     http.get().queue.hot.replies.lock().insert(token, slf.clone().unbind());
                     me.io.lock().pending = Some(PendingRequest { token, http });
                     break;

@@ -28,6 +28,16 @@ const OK: u16 = 200;
 /// waking a core for it.
 const SMALL_REPLY: usize = 4 << 10;
 
+/// What a call has come to.
+pub(super) enum Called {
+    /// The reply, to be sent now.
+    Replied(Reply),
+    /// The reply is there, and comes with the token at the next flush.
+    Finished,
+    /// The reply comes with the token.
+    Waiting,
+}
+
 /// The engine that serves hot requests.
 struct Target {
     http: Py<Http>,
@@ -303,8 +313,8 @@ impl HotDispatcher {
         }
     }
 
-    /// Runs a request. `None`: its reply comes later, with this token: a small one to the last request of
-    /// those received comes with the replies of the flush.
+    /// Runs a request. A small reply to the last request of those received comes with the replies of the
+    /// flush.
     pub(super) fn call(
         &self,
         py: Python<'_>,
@@ -313,11 +323,11 @@ impl HotDispatcher {
         body: &[u8],
         token: u64,
         is_last: bool,
-    ) -> Option<Reply> {
+    ) -> Called {
         let Head { verb, name, query, key, traceparent, tracestate, body: kind, .. } = *head;
         let http = admission.http.get();
         let Some(grant) = http.grant(admission.grant) else {
-            return Some(Reply::from(Failure::new(
+            return Called::Replied(Reply::from(Failure::new(
                 "unauthorized",
                 "the server does not know this key",
             )));
@@ -337,15 +347,19 @@ impl HotDispatcher {
             token,
             ..Request::default()
         };
-        let mut reply = http.run(py, &request);
-        let is_small = |reply: &mut Reply| reply.status == OK && reply.body.len() <= SMALL_REPLY;
-        if let Some(reply) = reply.take_if(|reply| is_last && is_small(reply)) {
-            http.reply_at_flush(token, reply);
-            self.flush_soon(py);
-        } else if reply.is_none() && http.service.staged() {
+        let is_small = |reply: &Reply| reply.status == OK && reply.body.len() <= SMALL_REPLY;
+        let called = match http.run(py, &request) {
+            Some(reply) if is_last && is_small(&reply) => {
+                http.reply_at_flush(token, reply);
+                Called::Finished
+            }
+            Some(reply) => return Called::Replied(reply),
+            None => Called::Waiting,
+        };
+        if matches!(called, Called::Finished) || http.service.staged() {
             self.flush_soon(py);
         }
-        reply
+        called
     }
 
     /// The whole answer to a request for Arrow; `None` leaves it to the application.
