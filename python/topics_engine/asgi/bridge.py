@@ -238,9 +238,11 @@ class LoopBridge:
 
     def _flush(self) -> None:
         self._flush_due = False
-        self._http.flush()
-        # Its completions are there already; the eventfd does not signal them.
-        self._drain()
+        try:
+            self._http.flush()
+        finally:
+            # Its completions, and those that were there before it, are not signalled.
+            self._drain()
 
     def _drain(self) -> None:
         for token, status, body in self._bridge.drain():

@@ -8,6 +8,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -15,6 +16,7 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import pytest
 
+import topics_engine as te
 from support.server import LIMITS, Server
 from support.waiting import DEADLINE
 from topics_engine import _core
@@ -638,6 +640,29 @@ def test_small_answers_of_a_turn_are_sent_together(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+def test_an_answer_is_sent_if_the_engine_is_closed_in_its_turn(tmp_path: Path) -> None:
+    bodies: list[Any] = []
+    refused: list[Any] = []
+
+    async def go() -> None:
+        # The lifespan finds its engine closed.
+        with suppress(te.Closed):
+            async with Hot(tmp_path / "d") as hot:
+                asyncio.get_running_loop().set_exception_handler(
+                    lambda _, context: refused.append(context["exception"])
+                )
+                connection, transport = hot.connect()
+                connection.data_received(request("t", one()))
+                await hot.answers(transport, 1)
+                connection.data_received(request("t/diff", {"from_seq": "earliest"}))
+                hot.app.lifespan.engine.close()
+                bodies.extend(await hot.answers(transport, 2))
+
+    asyncio.run(go())
+    assert len(bodies[1]["records"]) == 1
+    assert [type(error) for error in refused] == [te.Closed]
+
+
 def test_columns_that_are_no_page_are_streamed_by_the_application(tmp_path: Path) -> None:
     async def go() -> None:
         async with Hot(tmp_path / "d") as hot:
@@ -763,7 +788,8 @@ def test_requests_with_a_key_are_hot_and_hold_a_slot_while_they_wait(tmp_path: P
             readers = [hot.connect() for _ in range(3)]
             for each, _ in readers:
                 each.data_received(request("t/diff", {"from_seq": "earliest"}, bearer("ro-key")))
-            assert not (taken or hot.handed_over)
+            assert not taken
+            assert not hot.handed_over
             for _, each_transport in readers:
                 await hot.answers(each_transport, 1)
             waiting = [hot.connect() for _ in range(3)]
