@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run build browser screenshots diagrams wheel spark-wheel sdist test test-build test-suites test-crates test-crash \
+.PHONY: help run build browser screenshots diagrams wheel spark-wheel sdist image test test-build test-suites test-crates test-crash \
 	test-concurrency test-python test-serial test-spark test-spark-4.0 test-spark-4.1 test-full explore test-release check docs bench bench-spark \
 	demo demo-remote demo-folder soak soak-remote pipeline lake clean
 
@@ -68,23 +68,28 @@ $(VENV)/.spark: $(VENV)/.deps
 
 $(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
 	cargo fetch --locked --quiet
-	$(call building,engine,VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" \
+	$(call building,engine,PIP_QUIET=1 VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" \
 		$(BIN)/maturin develop --release --locked --quiet)
 	@touch $@
 
 wheel: $(VENV)/.deps ## a wheel in dist/, tried in an empty environment
 	rm -f dist/topics_engine-*.whl
 	$(call building,wheel,$(BIN)/maturin build --release --locked --strip --quiet --out dist)
+	$(PIP) 'auditwheel>=6.8'
+	$(BIN)/auditwheel show dist/topics_engine-*.whl
 	PYTHON=$(PYTHON) .ci/try-package dist/topics_engine-*.whl
 
 spark-wheel: $(VENV)/.deps ## the wheel of pyspark_topics in dist/; its tests install it
 	rm -f dist/pyspark_topics-*.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist ./spark
 
-sdist: $(VENV)/.deps ## a source package in dist/, built and tried in an empty environment
+sdist: $(VENV)/.deps ## a source package in dist/, built from a vendor folder and tried in an empty environment
 	rm -f dist/*.tar.gz
 	$(BIN)/maturin sdist --out dist
 	PYTHON=$(PYTHON) .ci/try-package dist/*.tar.gz
+
+image: ## what the Dockerfile describes, built and tried without a container engine; as root, needs debootstrap
+	$(PYTHON) .ci/image.py
 
 run: build ## start the server on ./topics-data
 	env -u TOPICS_GATE $(BIN)/topics serve --data-dir $(DATA_DIR) --hints
@@ -140,7 +145,7 @@ test-release: ## the same at the sizes of a release, exhaustive where those samp
 	$(MAKE) --no-print-directory test
 
 # The suites of the crash programme: all test targets of topics-tests.
-CRASH := --lib --test simulation --test delivery --test model --test faults --test damage \
+CRASH := --test unit --test simulation --test delivery --test model --test faults --test damage \
 	--test mutants --test compatibility --test full_disk --test power_cut
 
 # The models of concurrency build env, storage and engine once more, over a scheduler.

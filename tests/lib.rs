@@ -22,8 +22,6 @@ pub mod delivery;
 pub mod faults;
 pub mod fixture;
 pub mod harness;
-#[cfg(test)]
-mod invariants;
 pub mod model;
 pub mod mutants;
 pub mod oracle;

@@ -10,16 +10,14 @@
 
 mod enumerate;
 mod judge;
-mod note;
+pub mod note;
 mod script;
-mod see;
-#[cfg(test)]
-mod tests;
+pub mod see;
 mod workloads;
 
 use crate::run::HookSpec;
 
-pub use enumerate::{Report, enumerate, first_failure, second};
+pub use enumerate::{Report, enumerate, first_failure, past, second};
 pub use judge::judge;
 pub use note::{Facts, Note, Past, Span, Unit};
 pub use script::{Script, options};

@@ -1,6 +1,6 @@
 //! The state after a recovery, probed by calls: plain data for the oracle.
 
-pub(super) mod txns;
+pub mod txns;
 
 use std::collections::BTreeSet;
 use std::path::Path;

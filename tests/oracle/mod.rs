@@ -10,8 +10,6 @@ mod learn;
 mod log;
 mod observe;
 mod retries;
-#[cfg(test)]
-mod tests;
 mod topic;
 mod world;
 

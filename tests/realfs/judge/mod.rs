@@ -4,8 +4,6 @@
 //! a seq is assigned once; a failed call may or may not have an effect, without contradiction.
 
 mod audit;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 

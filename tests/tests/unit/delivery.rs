@@ -2,9 +2,9 @@
 
 use topics_sim::Survival;
 
-use super::enumerate::past;
-use super::see::{ClaimedJob, Probes, see};
-use super::*;
+use topics_tests::delivery::see::{self, ClaimedJob, Probes, QueueSeen, see};
+use topics_tests::delivery::*;
+use topics_tests::oracle;
 
 /// A workload at its end, and the state after its recovery.
 struct End {
@@ -42,12 +42,12 @@ impl End {
     }
 }
 
-fn queue(seen: &mut Seen) -> &mut see::QueueSeen {
+fn queue(seen: &mut Seen) -> &mut QueueSeen {
     seen.queue.as_mut().unwrap()
 }
 
 /// Visits the topic in every observation.
-fn each(seen: &mut Seen, topic: &str, mut f: impl FnMut(&mut crate::oracle::TopicObs)) {
+fn each(seen: &mut Seen, topic: &str, mut f: impl FnMut(&mut oracle::TopicObs)) {
     for o in std::iter::once(&mut seen.first).chain(&mut seen.rests) {
         o.topics.iter_mut().filter(|t| t.state.topic == topic).for_each(&mut f);
     }
@@ -270,15 +270,15 @@ fn i5_a_transaction_is_everywhere_or_nowhere() {
     let e = end("txn_process");
     let unit = last_unit(&e.script);
     let (rows, moved) = (unit.rows[0].1.clone(), unit.moves[0].clone());
-    let gone = |t: &mut crate::oracle::TopicObs| {
+    let gone = |t: &mut oracle::TopicObs| {
         t.records.retain(|r| !rows.iter().any(|w| w.name.as_bytes() == r.data));
     };
     let key = (moved.id, moved.consumer.to_owned());
-    let jobs = |t: &mut crate::oracle::TopicObs| {
+    let jobs = |t: &mut oracle::TopicObs| {
         for (j, seq) in unit.acks.iter().zip(900..) {
             let data = j.name.clone().into_bytes();
             let like = e.seen.first.topic("out").unwrap().records[0].clone();
-            t.records.push(crate::oracle::Seen { data, seq, ..like });
+            t.records.push(oracle::Seen { data, seq, ..like });
         }
     };
     let n = unit.number;
@@ -313,7 +313,7 @@ fn i5_rows_of_a_transaction_are_one_batch_once() {
     let unit = last_unit(&e.script);
     let n = unit.number;
     let one = unit.rows[0].1[0].name.clone().into_bytes();
-    let at = |t: &crate::oracle::TopicObs| t.records.iter().position(|r| r.data == one).unwrap();
+    let at = |t: &oracle::TopicObs| t.records.iter().position(|r| r.data == one).unwrap();
     let batch = format!("I5: disk: transaction {n} of 3");
     e.flags(&batch, |s| {
         each(s, "disk", |t| {

@@ -1,6 +1,9 @@
 //! Tests of the judge: it must report every wrong journal.
 
-use super::*;
+use topics_engine::Durability;
+use topics_tests::realfs::event::*;
+use topics_tests::realfs::judge::*;
+use topics_tests::realfs::payload::Origin;
 
 const T: &str = "t";
 

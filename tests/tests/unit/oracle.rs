@@ -6,10 +6,9 @@ use topics_engine::{
     DeleteRequest, Deleted, Durability, Gap, GapReason, Tombstone, TopicConfig, TopicState,
 };
 
-use super::log::{Body, Event, Op, Rec, Reply, tag_of};
-use super::observe::{Observation, Seen, TopicObs};
-use super::topic::Keep;
-use super::world::World;
+use topics_tests::oracle::{
+    Body, Event, Keep, Observation, Op, Rec, Reply, Seen, TopicObs, World, tag_of,
+};
 
 const WALL: u64 = 1_000;
 
