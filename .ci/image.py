@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -180,7 +181,9 @@ def build(roots: Path) -> Stage:
 
 def serve(stage: Stage) -> None:
     """Starts what the container would, waits until it is healthy, and stops it."""
-    command = [*stage.settings["ENTRYPOINT"], *stage.settings["CMD"]]
+    # It listens on every address, which it does not do without keys.
+    key = f"TOPICS_API_KEYS={secrets.token_hex(16)}:admin"
+    command = ["env", key, *stage.settings["ENTRYPOINT"], *stage.settings["CMD"]]
     server = subprocess.Popen(stage.chroot(command, stage.user))
     try:
         health = stage.chroot(stage.settings["HEALTHCHECK"], stage.user)
