@@ -221,9 +221,7 @@ test-spark-4.0 test-spark-4.1: test-spark-%: build $(VENV)/.spark
 check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, documentation
 	$(call timed,cargo fmt,cargo fmt --all --check)
 	$(call timed,clippy,cargo clippy --release --workspace --all-targets --quiet -- -D warnings)
-ifneq ($(TOPICS_GATE),quick)
 	$(call timed,clippy models,cargo clippy $(MODELS) --quiet -- -D warnings)
-endif
 	$(call timed,ruff,$(BIN)/ruff check $(PY_DIRS) && $(BIN)/ruff format --check $(PY_DIRS))
 	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo \
 		-m benches.report -m benches.summary -m benches.compare -m benches.run -m benches.soak)

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_env::sync::{Condvar, Mutex, thread};
 use topics_env::{Env, OpenMode};
 use topics_sim::{CallKind, FaultKind, SimClock, SimFs};

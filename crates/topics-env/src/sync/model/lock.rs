@@ -155,6 +155,12 @@ impl<T> OnceLock<T> {
         self.made.get()
     }
 
+    /// Initialises the value, unless it has one: then `value` comes back as the error.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let _one = self.making.lock();
+        self.made.set(value)
+    }
+
     /// The value; `make` initialises it first if needed.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(made) = self.get() {
