@@ -229,7 +229,8 @@ async def test_who_retries_for_long_holds_no_more(
 
         async def back() -> bool:
             gc.collect()
-            return descriptors() <= held
+            # The last attempt's connection, of which both ends are here, may be open or not.
+            return descriptors() <= held + 2
 
         await eventually(back)
 
