@@ -212,9 +212,12 @@ async def test_who_retries_for_long_holds_no_more(
                 with pytest.raises(te.Unavailable):
                     await db.topic("t").append(1)
 
-        await attempt(200)
-        gc.collect()
-        held = descriptors()
+        # An attempt that the deadline cuts off closes its connection: one look may find none.
+        held = 0
+        for _ in range(5):
+            await attempt(40)
+            gc.collect()
+            held = max(held, descriptors())
         tracemalloc.start()
         try:
             await attempt(ROUNDS // 10)
@@ -229,8 +232,7 @@ async def test_who_retries_for_long_holds_no_more(
 
         async def back() -> bool:
             gc.collect()
-            # The last attempt's connection, of which both ends are here, may be open or not.
-            return descriptors() <= held + 2
+            return descriptors() <= held
 
         await eventually(back)
 
