@@ -36,13 +36,14 @@ timed = TIMEFORMAT='check $(1): %1R s'; time ($(2))
 building = TIMEFORMAT='build $(1): %1R s'; time ($(2))
 
 # $(call suite,name,pytest or cargo) command: runs a suite of tests and keeps its verdict for the summary.
-# What hangs fails: a suite after three quarters of an hour, a test of pytest (it prints its stacks) as
-# pyproject.toml says. At the release gate both may take hours.
+# What hangs fails: a suite after three quarters of an hour, three hours where it explores; a test of
+# pytest (it prints its stacks) as pyproject.toml says. At the release gate both may take hours.
+SUITE_SECONDS := $(if $(filter explore,$(TOPICS_GATE)),10800,2700)
 ifeq ($(TOPICS_GATE),release)
 PYTEST_ARGS += -o faulthandler_timeout=0
 suite = $(abspath $(BIN))/python $(abspath .ci/suite.py) $(1) $(2)
 else
-suite = $(abspath $(BIN))/python $(abspath .ci/suite.py) $(1) $(2) timeout --kill-after=30 2700
+suite = $(abspath $(BIN))/python $(abspath .ci/suite.py) $(1) $(2) timeout --kill-after=30 $(SUITE_SECONDS)
 endif
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import _core
 from ..asgi.routes import field_of, route_of
 from ..asgi.settings import SERVER
+from ..names import nearest
 from ..options import KINDS as OPTIONS
 from ..settings import Setting
 from .completion import SHELLS
+from .exits import Exit
 from .transfer import FORMATS
 
 Add = Callable[..., argparse.ArgumentParser]
@@ -37,9 +40,25 @@ def text_of(verb: str, name: str) -> str:
     return field_of(verb, name).summary
 
 
+UNKNOWN_COMMAND = re.compile(
+    r"argument (?:command|verb): invalid choice: '(.*)' \(choose from (.*)\)"
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that hints at the command that was meant, instead of listing them all."""
+
+    def error(self, message: str) -> NoReturn:
+        if found := UNKNOWN_COMMAND.fullmatch(message):
+            name, known = found[1], found[2].replace("'", "").split(", ")
+            hint = nearest(name, known) or f": `{self.prog} -h` lists them"
+            self.exit(Exit.USAGE, f"{self.prog}: there is no command {name!r}{hint}\n")
+        super().error(message)
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    top = argparse.ArgumentParser(prog="topics", description="Durable topic logs.")
+    top = Parser(prog="topics", description="Durable topic logs.")
     top.add_argument("--version", action="version", version=f"topics {_core.__version__}")
     common = argparse.ArgumentParser(add_help=False)
     # Before or after the command; after it, an argument that is not given overrides nothing.

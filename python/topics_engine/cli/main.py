@@ -94,6 +94,11 @@ def run(args: argparse.Namespace) -> int:
         out.fields(measure.doctor(Path(settings.data_dir)))
         return Exit.OK
     if args.command == "verify" and args.remote is not None:
+        if Path(args.remote).is_dir():
+            raise InvalidRequest(
+                f"{args.remote!r} is a directory, not the URL of a prefix: `topics --data-dir "
+                f"{args.remote} verify` verifies a data directory"
+            )
         if args.metrics is not None and not args.drill:
             raise InvalidRequest("--metrics goes with --drill")
         if args.drill:

@@ -16,7 +16,20 @@ from yarl import URL
 
 from ..client.closing import CancelScope, current_scope
 from .greenlets import spawn, wait
-from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
+from .transport import (
+    CUT_OFF,
+    NO_ANSWER,
+    NO_BYTE,
+    Answer,
+    NoAnswer,
+    Options,
+    PoolKind,
+    closed,
+    forked,
+    is_cancelled,
+    not_connected,
+    waking,
+)
 
 T = TypeVar("T")
 
@@ -97,11 +110,10 @@ class AsyncTransport:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             tls = isinstance(error, aiohttp.ClientSSLError)
             late = isinstance(error, TimeoutError)
-            raise NoAnswer(str(error), sent=False, lasting=tls, timed_out=late) from error
+            raise NoAnswer(_reason(error), sent=False, lasting=tls, timed_out=late) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             late = isinstance(error, TimeoutError)
-            what = str(error) or type(error).__name__
-            raise NoAnswer(what, sent=True, timed_out=late) from error
+            raise NoAnswer(_reason(error), sent=True, timed_out=late) from error
 
     def begin(self, call: Callable[[], T]) -> BackgroundCall[T]:
         return BackgroundCall(call, self._here())
@@ -140,7 +152,25 @@ async def once(
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         if isinstance(error, aiohttp.ClientConnectorError):
             raise
-        raise NoAnswer(str(error) or type(error).__name__, sent=True) from error
+        raise NoAnswer(_reason(error), sent=True) from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the names of aiohttp's objects."""
+    match error:
+        case aiohttp.ClientConnectorError():
+            return not_connected(error.os_error)
+        case aiohttp.ConnectionTimeoutError():
+            return str(error)
+        case aiohttp.ServerDisconnectedError():
+            return NO_ANSWER
+        case aiohttp.ClientPayloadError():
+            return CUT_OFF
+        case TimeoutError():
+            return NO_BYTE
+        case OSError():
+            return f"the connection ended: {error.strerror or error}"
+    return str(error) or type(error).__name__
 
 
 class Sessions:

@@ -125,7 +125,9 @@ class Caller:
             timeout = attempt if long else max(0.001, min(attempt, left))
             return self.transport.request(kind, method, path, headers, body, timeout)
 
-        return self._until(until, once, repeatable, retry_refusals, status).body
+        answer = self._until(until, once, repeatable, retry_refusals, status)
+        check_content(answer, accept)
+        return answer.body
 
     def partly(self, verb: str, topic: str, body: bytes, take: Callable[[Answer], bool]) -> None:
         """Fetches columns, passes them to `take`, and retries while `take` returns False."""
@@ -137,8 +139,10 @@ class Caller:
             timeout = max(0.001, min(self.options.timeout, left))
             request = self.transport.request
             answer = request(PoolKind.PLAIN, method, path, headers, body, timeout, partly=True)
-            if answer.status < 400 and not take(answer):
-                raise NoAnswer("the stream broke off", sent=True)
+            if answer.status < 400:
+                check_content(answer, ARROW)
+                if not take(answer):
+                    raise NoAnswer("the stream broke off", sent=True)
             return answer
 
         self._until(until, once, True, True, None)
@@ -223,6 +227,29 @@ def is_transient(status: int, error: TopicsError) -> bool:
     return status == 503
 
 
+def check_content(answer: Answer, accept: str) -> None:
+    """Refuses a success that no topics server sent: a redirection, or another application.
+
+    Raises:
+        TopicsError: the content is not of the accepted type.
+    """
+    content = answer.headers.get("content-type", "").partition(";")[0]
+    if content == accept:
+        return
+    what = f"with content of type {content!r} instead of {accept}"
+    if location := answer.headers.get("location"):
+        what = f"redirects to {location!r}, which is not followed"
+    error = errors.make("unknown", foreign(answer, what), {})
+    error.status = answer.status
+    raise error
+
+
+def foreign(answer: Answer, what: str) -> str:
+    """The message for an answer that no topics server sent."""
+    body = answer.body[:200].decode("utf-8", "replace").strip()
+    return f"HTTP {answer.status} {what}: check the URL, and proxies on the way. The body: {body!r}"
+
+
 def failure(answer: Answer) -> tuple[TopicsError, float]:
     """The exception of an error response, and the seconds to wait before a retry."""
     code, message, detail = "unknown", "", {}
@@ -232,7 +259,7 @@ def failure(answer: Answer) -> tuple[TopicsError, float]:
         code, message = str(told["code"]), str(told["message"])
         detail = dict(told.get("detail") or {})
     except (ValueError, KeyError, TypeError):
-        message = f"HTTP {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
+        message = foreign(answer, "without the error object of a topics server")
     if told_after.isdigit() and answer.status in (429, 503):
         detail.setdefault("retry_after_ms", int(told_after) * 1000)
     if answer.status in (408, 502, 503, 504):

@@ -10,14 +10,35 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import IncompleteRead, RemoteDisconnected
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import urllib3
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NewConnectionError,
+    ProtocolError,
+    ReadTimeoutError,
+    SSLError,
+)
 
 from ..client.closing import CancelScope, OneShot
 from .connections import InterruptibleSemaphore, pool_of
-from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
+from .transport import (
+    CUT_OFF,
+    NO_ANSWER,
+    NO_BYTE,
+    Answer,
+    NoAnswer,
+    Options,
+    PoolKind,
+    closed,
+    forked,
+    is_cancelled,
+    not_connected,
+    waking,
+)
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -51,6 +72,24 @@ def _is_of_others(record: logging.LogRecord) -> bool:
 # What urllib3 logs for others stays.
 for _module in ("connection", "connectionpool", "response", "util.retry"):
     logging.getLogger(f"urllib3.{_module}").addFilter(_is_of_others)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the names of urllib3's objects."""
+    match error:
+        case NewConnectionError(__cause__=OSError() as cause):
+            return not_connected(cause)
+        case ConnectTimeoutError():
+            return str(error.args[-1])
+        case ReadTimeoutError():
+            return NO_BYTE
+        case ProtocolError(args=(_, RemoteDisconnected())):
+            return NO_ANSWER
+        case ProtocolError(args=(_, IncompleteRead())):
+            return CUT_OFF
+        case ProtocolError(args=(_, OSError() as cause)):
+            return f"the connection ended: {cause.strerror or cause}"
+    return str(error)
 
 
 class SyncTransport:
@@ -114,7 +153,7 @@ class SyncTransport:
         late = isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError) and not (
             isinstance(error, NewConnectionError)
         )
-        return NoAnswer(str(error), sent=not (unsent or tls), lasting=tls, timed_out=late)
+        return NoAnswer(_reason(error), sent=not (unsent or tls), lasting=tls, timed_out=late)
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[None]:

@@ -174,6 +174,20 @@ class NoAnswer(Exception):
         """Whether a retry would fail in the same way, as with an untrusted certificate."""
 
 
+NO_BYTE = "the server sent nothing for too long"
+NO_ANSWER = "the connection was closed without an answer"
+CUT_OFF = "the answer was cut off"
+
+
+def not_connected(error: OSError) -> str:
+    """Why no connection was made, without the address, which the caller's message has."""
+    number = error.errno or 0
+    # The text of asyncio's errors has only the address. Names and TLS have numbers of their own.
+    if number > 0 and not isinstance(error, ssl.SSLError):
+        return f"cannot connect: {os.strerror(number)}"
+    return f"cannot connect: {error.strerror or error}"
+
+
 class Stream(Protocol):
     """A response that is read while it goes on. One reader; `close` from any thread."""
 

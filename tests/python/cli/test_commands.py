@@ -18,6 +18,7 @@ from support.pty import terminal
 from support.server import Server
 from topics_engine.cli import main
 from topics_engine.cli.arguments import parser
+from topics_engine.cli.exits import Exit
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,22 @@ def test_every_command_has_help(words: tuple[str, ...], capsys: Any) -> None:
     assert shown.startswith(f"usage: topics {' '.join(words)} ")
     # Of each argument there is a word, but for names of things.
     assert len(shown.splitlines()) > 4
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("consumers", "topics: there is no command 'consumers'; did you mean `consumer`?"),
+        ("queue claims", "topics queue: there is no command 'claims'; did you mean `claim`?"),
+        ("xyz", "topics: there is no command 'xyz': `topics -h` lists them"),
+        ("queue xyz", "topics queue: there is no command 'xyz': `topics queue -h` lists them"),
+    ],
+)
+def test_a_command_that_does_not_exist(line: str, message: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == Exit.USAGE
+    assert capsys.readouterr().err == message + "\n"
 
 
 @pytest.fixture(params=["directory", "server"])

@@ -157,6 +157,14 @@ def test_verify_of_python_is_that_of_the_command(
     assert damaged.problems[0]["object"].endswith(first.name)
 
 
+def test_verify_of_a_directory_says_how(data_dir: Path, capsys: Any) -> None:
+    te.open(data_dir).close()
+    assert main(["verify", str(data_dir)]) == Exit.USAGE
+    advice = f"`topics --data-dir {data_dir} verify`"
+    assert advice in capsys.readouterr().err
+    assert main(["--data-dir", str(data_dir), "verify"]) == Exit.OK
+
+
 def test_verify_of_python_refuses(url: str, archived: str, data_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(te.NotFound, match="holds nothing yet"):
         te.verify((tmp_path / "new").as_uri())

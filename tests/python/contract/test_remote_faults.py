@@ -404,6 +404,69 @@ async def test_timeouts_are_durations(connect: Any) -> None:
             await db.topic("t").append(1)
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (None, "cannot connect: Connection refused"),
+        (Lose(), "the connection was closed without an answer"),
+        (Hang(FOREVER), "the server sent nothing for too long"),
+        (Cut(40), "the answer was cut off"),
+    ],
+    ids=["refused", "lost", "hangs", "cut"],
+)
+async def test_the_reason_why_there_is_no_answer(
+    faulty: Faulty, connect: Any, name: str, fault: Any, reason: str
+) -> None:
+    url = faulty.url if fault else "http://127.0.0.1:1"
+    if fault:
+        faulty.fail(fault)
+    async with connect(url, timeout=0.2, deadline=0.01) as db:
+        with pytest.raises(te.Unavailable) as caught:
+            await db.topic(name).append(1)
+    assert str(caught.value) == f"{url}: {reason}"
+
+
+@pytest.mark.parametrize("body", [b"", b"<h1>Not here</h1>", b"[]", b'{"error": "gone"}'])
+async def test_an_answer_of_another_server(
+    faulty: Faulty, connect: Any, name: str, body: bytes
+) -> None:
+    faulty.fail(Refuse(404, {}, body))
+    async with connect(faulty.url) as db:
+        with pytest.raises(te.TopicsError, match=r"HTTP 404 .* check the URL") as caught:
+            await db.topic(name).append(1)
+    assert str(caught.value).endswith(f": {body.decode()!r}")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "reason"),
+    [
+        (200, {"Content-Type": "text/html; charset=utf-8"}, "with content of type 'text/html'"),
+        (200, {}, "with content of type '' instead of application/"),
+        (301, {"Location": "https://h/v0"}, "redirects to 'https://h/v0', which is not followed"),
+    ],
+    ids=["page", "untyped", "redirection"],
+)
+async def test_a_success_of_another_server(
+    faulty: Faulty, connect: Any, name: str, status: int, headers: dict[str, str], reason: str
+) -> None:
+    async with connect(faulty.url) as db:
+        topic = db.topic(name)
+        await topic.append(1)
+        queue = await db.queue(f"{name}-q")
+        calls = {
+            "append": lambda: topic.append(2),
+            "state": lambda: topic.state(),
+            "read": lambda: all_of(topic.read()),
+            "columns": lambda: topic.read().to_arrow(),
+            "claim": lambda: queue.claim("w"),
+        }
+        for what, call in calls.items():
+            faulty.fail(Refuse(status, headers, b"<h1>Welcome</h1>"))
+            with pytest.raises(te.TopicsError, match=f"HTTP {status} {reason}.* check the URL"):
+                await call()
+            assert not faulty.faults, what
+
+
 def test_what_tls_trusts() -> None:
     from topics_engine.remote import Options
 
