@@ -155,7 +155,7 @@ class Work(Closing, AsyncIterator[Job]):
         returned = unfinished(self._returned)
         if returned:
             with contextlib.suppress(TopicsError):
-                end_jobs(returned, self._queue._native.nack, 0, "")
+                end_jobs(self._queue.name, returned, self._queue._native.nack, 0, "")
         self._native.close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from ..errors import LEASE_ENDS, Conflict, LeaseLost, TopicsError
+from ..errors import LEASE_ENDS, Conflict, InvalidRequest, LeaseLost, TopicsError
 from ..frozen import Frozen, frozen
 from . import arguments, show
 from .closing import Closing
@@ -381,7 +381,7 @@ class Queue(Topic):
             lost = jobs.ack(jobs.claim("worker-1", max=100))
             ```
         """
-        return end_jobs(jobs, self._native.ack)
+        return end_jobs(self.name, jobs, self._native.ack)
 
     def nack(
         self, jobs: Sequence[J], delay: Duration | None = None, *, error: str | None = None
@@ -396,7 +396,7 @@ class Queue(Topic):
         Returns:
             The jobs whose lease is over.
         """
-        return end_jobs(jobs, self._native.nack, *nack_options(delay, error))
+        return end_jobs(self.name, jobs, self._native.nack, *nack_options(delay, error))
 
     def release(self, jobs: Sequence[J]) -> list[J]:
         """Gives jobs back in one call, because their work was not begun: they were not delivered.
@@ -407,7 +407,7 @@ class Queue(Topic):
         Returns:
             The jobs whose lease is over.
         """
-        return end_jobs(jobs, self._native.release)
+        return end_jobs(self.name, jobs, self._native.release)
 
     def run(
         self,
@@ -663,10 +663,25 @@ def skipped_in(outcome: _Outcome) -> dict[int, str]:
     return dict(zip(skipped, reasons, strict=True))
 
 
-def batches_of(jobs: Sequence[J]) -> Iterator[tuple[list[J], tuple[str, list[int], list[int]]]]:
+def check_job(job: object) -> None:
+    """Refuses what no claim returned."""
+    if not isinstance(job, LeasedJob):
+        arguments.refuse("jobs", "jobs that a claim returned", job)
+
+
+def batches_of(
+    queue: str, jobs: Sequence[J]
+) -> Iterator[tuple[list[J], tuple[str, list[int], list[int]]]]:
     """The jobs of each worker, in batches of one call, with their leases."""
     if not isinstance(jobs, Sequence):
         arguments.refuse("jobs", "a sequence of jobs", jobs)
+    for job in jobs:
+        check_job(job)
+        if (other := job.record.topic) != queue:
+            raise InvalidRequest(
+                f"job {job.seq} is of queue {other!r}, not of {queue!r}: use db.queue({other!r})",
+                detail={"field": "jobs"},
+            )
     for worker in dict.fromkeys(job.worker for job in jobs):
         mine = [job for job in jobs if job.worker == worker]
         for i in range(0, len(mine), MAX_JOBS):
@@ -674,10 +689,10 @@ def batches_of(jobs: Sequence[J]) -> Iterator[tuple[list[J], tuple[str, list[int
             yield part, (worker, [j.seq for j in part], [lease_number(j.lease_id) for j in part])
 
 
-def end_jobs(jobs: Sequence[J], verb: Callable[..., _Outcome], *how: Any) -> list[J]:
+def end_jobs(queue: str, jobs: Sequence[J], verb: Callable[..., _Outcome], *how: Any) -> list[J]:
     """Runs a verb that ends leases; returns the jobs whose lease was over before."""
     lost: list[J] = []
-    for part, leases in batches_of(jobs):
+    for part, leases in batches_of(queue, jobs):
         skipped = skipped_in(verb(*leases, *how))
         lost += [job for job in part if not job._finish(skipped)]
     return lost

@@ -10,6 +10,7 @@ from ..frozen import Frozen, frozen
 from . import arguments
 from .closing import Handle
 from .encoding import rows
+from .queue import check_job
 from .topic import declare
 from .values import lease_number
 
@@ -165,6 +166,7 @@ class Transaction(Handle):
         """
         self._check_open()
         for job in jobs:
+            check_job(job)
             self._acks.append(
                 (job.record.topic, job.worker, [job.seq], [lease_number(job.lease_id)])
             )

@@ -72,6 +72,24 @@ def test_claim_ack_nack_extend(api: Http, queue: str) -> None:
     assert (state["count"], state["queue"]["in_flight"]) == (3, 3)
 
 
+def test_a_lease_of_another_queue_ends_no_job(api: Http, queue: str) -> None:
+    def first_job(of: str) -> dict[str, Any]:
+        put(api, of, {"data": 1})
+        (job,) = claim(api, of, max=1)
+        return job
+
+    dropped = first_job(queue)
+    assert api("DELETE", queue).status == 200
+    assert api("PUT", queue, {"type": "queue"}).status == 201
+    assert api("PUT", f"{queue}-other", {"type": "queue"}).status == 201
+    other, mine = first_job(f"{queue}-other"), first_job(queue)
+    # Worker, seq and number of the lease are the same.
+    assert {job["$seq"] for job in (dropped, other, mine)} == {1}
+    for job, skipped in ((dropped, [1]), (other, [1]), (mine, [])):
+        body = {"node": "w1", "seqs": [1], "lease_ids": [job["lease_id"]]}
+        assert api("POST", f"{queue}/ack", body).json["skipped"] == skipped
+
+
 def test_options_of_jobs(api: Http, queue: str) -> None:
     put(
         api,

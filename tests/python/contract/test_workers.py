@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections import Counter
 from typing import Any
@@ -40,6 +41,23 @@ async def test_many_jobs_are_ended_in_one_call(db: Any) -> None:
     assert await jobs.ack([]) == []
     with pytest.raises(te.InvalidRequest, match="jobs must be a sequence of jobs"):
         await jobs.ack(mine[0])
+
+
+async def test_a_lease_is_of_one_queue(db: Any, name: str) -> None:
+    queues = [await db.queue(f"{name}-{kind}") for kind in ("a", "b")]
+    jobs = []
+    for queue in queues:
+        await queue.append(["work"])
+        jobs += await queue.claim("w")
+    mine, other = jobs
+    # Same worker, same seq, both the first lease of their queue.
+    assert mine.seq == other.seq
+    assert mine.lease_id != other.lease_id
+    message = f"job 1 is of queue '{name}-b', not of '{name}-a': use db.queue('{name}-b')"
+    for verb in (queues[0].ack, queues[0].nack, queues[0].release):
+        with pytest.raises(te.InvalidRequest, match=re.escape(message)):
+            await verb([mine, other])
+    assert [await queue.ack([job]) for queue, job in zip(queues, jobs, strict=True)] == [[], []]
 
 
 async def test_what_was_not_begun_is_no_delivery(db: Any) -> None:

@@ -59,7 +59,7 @@ fn sort(
     let mut state = topic.state.write();
     let durable = state.config.leases_durable;
     let queue = state.queue.get_or_insert_default();
-    queue.begin(generation);
+    queue.begin(generation, topic.id());
     for (i, &seq) in held.seqs.iter().enumerate() {
         let id = held.lease_ids.and_then(|ids| ids.get(i).copied());
         if queue.holds(Fence { node: held.node, seq, id }) {

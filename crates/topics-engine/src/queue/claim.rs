@@ -318,7 +318,7 @@ fn reserve_jobs(
         let head = topic.gate.head();
         let unknown = {
             let mut state = topic.state.write();
-            match reserve_known(ctx, &mut state, asked, now, head, pass) {
+            match reserve_known(ctx, topic.id(), &mut state, asked, now, head, pass) {
                 Ok(()) => return Ok(()),
                 Err(Unknown(file_no)) => file_no,
             }
@@ -330,6 +330,7 @@ fn reserve_jobs(
 
 fn reserve_known(
     ctx: &Ctx,
+    topic_id: u64,
     state: &mut State,
     (requests, dead): (&[ClaimRequest], ExhaustedJobs),
     now: Now,
@@ -338,7 +339,7 @@ fn reserve_known(
 ) -> std::result::Result<(), Unknown> {
     let State { queue, index, config, range, .. } = state;
     let queue = queue.get_or_insert_default();
-    queue.begin(ctx.generation);
+    queue.begin(ctx.generation, topic_id);
     ctx.base().metrics.lease_expiries.add(queue.sweep(now));
     if config.paused {
         return Ok(());
@@ -369,10 +370,7 @@ fn reserve_known(
         let Some(request) = requests.get(request_no) else { return Ok(()) };
         let lease_ms = request.lease_ms.unwrap_or(config.lease_ms);
         let holder = Holder { node: request.node.clone(), lease_ms, stream: request.stream };
-        let Some(lease_id) = queue.reserve(t.seq, &holder, now) else {
-            log::error!("all lease ids of this process are used up: reopen the engine");
-            return Ok(());
-        };
+        let lease_id = queue.reserve(t.seq, &holder, now);
         let deadline = now.wall.saturating_add(lease_ms);
         let lease = Lease { seq: t.seq, lease_id, deadline, deliveries: t.deliveries + 1 };
         pass.jobs.push(ReservedJob { request: request_no, lease });

@@ -21,14 +21,16 @@ impl Outcome {
         self.0.1.notify_all();
     }
 
-    fn wait(&self) -> Result<usize> {
+    fn wait_until_set(&self) {
         let mut outcome = self.0.0.lock();
-        loop {
-            match outcome.take() {
-                Some(outcome) => return outcome,
-                None => self.0.1.wait(&mut outcome),
-            }
+        while outcome.is_none() {
+            self.0.1.wait(&mut outcome);
         }
+    }
+
+    fn wait(&self) -> Result<usize> {
+        self.wait_until_set();
+        self.0.0.lock().take().unwrap()
     }
 
     fn is_there(&self) -> bool {
@@ -51,10 +53,15 @@ fn read(w: &World, strong: bool) -> (Outcome, u64) {
     (outcome, id)
 }
 
+/// A read of one record that waits for it.
+fn one_record() -> ConsumerRead {
+    ConsumerRead { wait: LONG, max_records: 1, ..ConsumerRead::default() }
+}
+
 fn read_consumer(consumer: &Arc<Consumer>) -> (Outcome, u64) {
     let outcome = Outcome::default();
     let set = outcome.clone();
-    let req = ConsumerRead { wait: LONG, max_records: 1, ..ConsumerRead::default() };
+    let req = one_record();
     let done = move |o: Result<topics_engine::ReadBatch>| set.set(o.map(|batch| batch.len()));
     let id = consumer.read_async(req, Box::new(done));
     (outcome, id)
@@ -77,8 +84,13 @@ pub fn awaited() {
         spawn(&w, move |w| {
             let c = consumer(w, mode);
             for _ in 0..n {
-                let (outcome, _) = read_consumer(&c);
-                assert_eq!(outcome.wait().unwrap(), 1, "a wait ended before its time");
+                // By this thread, or by a callback.
+                let records = if flip() {
+                    c.read(&one_record()).unwrap().len()
+                } else {
+                    read_consumer(&c).0.wait().unwrap()
+                };
+                assert_eq!(records, 1, "a wait ended before its time");
             }
         })
     };
@@ -100,37 +112,41 @@ pub fn awaited() {
     w.engine.close().unwrap();
 }
 
-/// Reads that wait while a record comes, the topic is deleted, the wait is ended or cancelled, or the
+/// Reads that wait while a record comes or not, the topic is deleted, the wait is ended or cancelled, or the
 /// engine is closed: each is completed once, unless it was cancelled before.
 pub fn dismissed() {
     let w = World::open(true);
     w.create("t", class());
     let c = consumer(&w, if flip() { ConsumerMode::AtMostOnce } else { ConsumerMode::AtLeastOnce });
     let reads = [read(&w, flip()), read_consumer(&c)];
-    let writer = spawn(&w, |w| {
-        // The engine may be closed, the topic gone.
-        let _ = w.append("t", "1", 1);
+    let writer = flip().then(|| {
+        spawn(&w, |w| {
+            // The engine may be closed, the topic gone.
+            let _ = w.append("t", "1", 1);
+        })
     });
-    let by_handle = |end: bool, ids: [u64; 2]| {
+    let [of_topic, of_consumer] = reads.each_ref().map(|(outcome, id)| (outcome.clone(), *id));
+    let by_handle = |end: bool| {
         spawn(&w, move |w| {
-            ids.map(|id| match end {
+            [of_topic, of_consumer].map(|(outcome, id)| match end {
                 true => {
                     w.engine.end_wait(id);
+                    // No record, delete or close is needed for it.
+                    outcome.wait_until_set();
                     None
                 }
                 false => Some(w.engine.cancel_wait(id)),
             })
         })
     };
-    let ids = [reads[0].1, reads[1].1];
-    let handle = flip().then(|| by_handle(flip(), ids));
+    let handle = flip().then(|| by_handle(flip()));
     if flip() {
         let _ = w.engine.delete_topic("t", false);
     }
     // A call that is being attempted when it is cancelled may be completed, or not.
     let was_cancelled = handle.map_or([None; 2], |handle| handle.join().unwrap());
     w.engine.close().unwrap();
-    join([writer]);
+    join(writer);
     for ((outcome, _), cancelled) in reads.into_iter().zip(was_cancelled) {
         if let Some(cancelled) = cancelled {
             assert!(!cancelled || !outcome.is_there(), "a cancelled read is completed");

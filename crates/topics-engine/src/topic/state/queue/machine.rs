@@ -26,6 +26,9 @@ use super::tally::Tally;
 const COUNTER_BITS: u32 = 32;
 /// Bits of the generation in a lease id: ids stay below 2⁵³.
 const GENERATION_BITS: u32 = 21;
+/// 2⁶⁴ divided by the golden ratio: multiples of it, modulo 2⁶⁴, keep far apart (Fibonacci hashing, Knuth,
+/// The Art of Computer Programming, 6.4).
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -63,9 +66,14 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Lease ids of this life begin.
-    pub fn begin(&mut self, generation: u64) {
-        self.generation = generation & ((1 << GENERATION_BITS) - 1);
+    /// Lease ids of this life begin. Each topic's begin elsewhere, so that a lease of another queue, or of
+    /// the topic that had the name before, ends no job of this one.
+    pub fn begin(&mut self, generation: u64, topic_id: u64) {
+        let generation = generation & ((1 << GENERATION_BITS) - 1);
+        if self.generation != generation {
+            self.generation = generation;
+            self.counter = (topic_id.wrapping_mul(GOLDEN_RATIO) >> COUNTER_BITS) as u32;
+        }
     }
 
     /// A job with options is in the log.

@@ -34,7 +34,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let mut q = Queue::default();
-        q.begin(7);
+        q.begin(7, 1);
         let now = Now { mono: 1_000, wall: 1_000_000 };
         let (log, asked, events) = Default::default();
         Self { q, log, next: 1, now, asked, events }
@@ -71,7 +71,7 @@ impl Bench {
 
     fn claim(&mut self, node: &[u8], lease_ms: u64) -> Option<(u64, u64)> {
         let t = self.next()?;
-        let id = self.q.reserve(t.seq, &holder(node, lease_ms), self.now).unwrap();
+        let id = self.q.reserve(t.seq, &holder(node, lease_ms), self.now);
         let jobs = vec![(t.seq, id, t.deliveries + 1)];
         self.apply(LeaseEvent::Claim, node, lease_ms, jobs);
         Some((t.seq, id))
@@ -161,7 +161,7 @@ fn a_reservation_is_nobodys_until_it_is_applied() {
     let mut b = Bench::new();
     b.plain();
     let t = b.next().unwrap();
-    let id = b.q.reserve(t.seq, &holder(b"n", 100), b.now).unwrap();
+    let id = b.q.reserve(t.seq, &holder(b"n", 100), b.now);
     assert!(!b.q.holds(Fence { node: b"n", seq: 1, id: Some(id) }));
     b.pass(10_000);
     assert_eq!(b.next(), None, "I6: a reserved job is leased to no other worker");
@@ -505,11 +505,42 @@ fn a_new_life() {
 fn ids_of_another_life_never_fit() {
     let id = |generation| {
         let mut b = Bench::new();
-        b.q.begin(generation);
+        b.q.begin(generation, 1);
         b.plain();
         b.claim(b"n", 100).unwrap().1
     };
     assert!(id(1) != id(2) && id(2) < 1 << 53 && id((1 << 21) - 1) < 1 << 53);
+}
+
+#[test]
+fn ids_of_another_topic_never_fit() {
+    let mut seen = BTreeMap::new();
+    for topic_id in 1..200 {
+        let mut b = Bench::new();
+        b.q.begin(1, topic_id);
+        for _ in 0..100 {
+            let seq = b.plain();
+            let (claimed, id) = b.claim(b"n", 100).unwrap();
+            assert_eq!((claimed, seen.insert(id, topic_id)), (seq, None));
+        }
+    }
+}
+
+#[test]
+fn lease_ids_do_not_run_out() {
+    let mut b = Bench::new();
+    // Its counter begins right below the last one.
+    b.q.begin(1, 0xcd91_1986_0000_0000);
+    b.plain();
+    let counters: Vec<u64> = (0..3)
+        .map(|_| {
+            let (seq, id) = b.claim(b"n", 100).unwrap();
+            assert!(b.q.holds(Fence { node: b"n", seq, id: Some(id) }));
+            b.nack(seq, id, 0);
+            id - (1 << 32)
+        })
+        .collect();
+    assert_eq!(counters, [0xffff_ffff, 1, 2]);
 }
 
 #[derive(Clone, Debug)]
@@ -635,7 +666,7 @@ impl Duel {
             }
             Op::Undo => {
                 if let Some(t) = self.expected() {
-                    self.b.q.reserve(t.seq, &holder(b"u", 5), now).unwrap();
+                    self.b.q.reserve(t.seq, &holder(b"u", 5), now);
                     self.m.pass(t.seq, now.mono);
                     self.b.q.undo(t.seq);
                 }
@@ -761,7 +792,7 @@ impl Duel {
             }
         }
         let Some(t) = self.expected() else { return };
-        let id = self.b.q.reserve(t.seq, &holder(&[node], lease), now).unwrap();
+        let id = self.b.q.reserve(t.seq, &holder(&[node], lease), now);
         let jobs = vec![(t.seq, id, t.deliveries + 1)];
         self.b.apply(LeaseEvent::Claim, &[node], lease, jobs);
         let taken = self.m.take(usize::from(node), 1, lease, now.mono);
@@ -780,7 +811,7 @@ impl Duel {
         self.b.log.values().for_each(|row| q.add_options(row));
         q.recovered(now, durable);
         self.lives += 1;
-        q.begin(7 + self.lives);
+        q.begin(7 + self.lives, 1);
         q.sweep(now);
         self.b.q = q;
         self.b.events.clear();
@@ -805,7 +836,7 @@ impl Duel {
         let from = self.b.events.len().saturating_sub(n);
         let mut q = self.b.replayed(from, late);
         self.lives += 1;
-        q.begin(7 + self.lives);
+        q.begin(7 + self.lives, 1);
         q.sweep(now);
         self.b.q = q;
         self.m.durable = true;
@@ -887,7 +918,7 @@ fn streams_know_their_load() {
     let h = Holder { node: Arc::from(&b"w"[..]), lease_ms: 100, stream: 4 };
     for _ in 0..2 {
         let t = b.next().unwrap();
-        let id = b.q.reserve(t.seq, &h, b.now).unwrap();
+        let id = b.q.reserve(t.seq, &h, b.now);
         b.apply(LeaseEvent::Claim, b"w", 100, vec![(t.seq, id, 1)]);
     }
     assert_eq!((b.q.stream_capacity(4, 9), b.q.of_stream(4)), (7, vec![1, 2]));

@@ -63,10 +63,10 @@ impl Queue {
         Ok((written, again))
     }
 
-    /// Leases a job that [`Self::next`] gave; the lease counts when [`Self::apply`] says so. `None`
-    /// when there are no more lease ids in this life.
-    pub fn reserve(&mut self, seq: u64, holder: &Holder, now: Now) -> Option<u64> {
-        self.counter = self.counter.checked_add(1)?;
+    /// Leases a job that [`Self::next`] gave; the lease counts when [`Self::apply`] says so. An id returns
+    /// after 2³² leases; a stale one would have to be of the same job.
+    pub fn reserve(&mut self, seq: u64, holder: &Holder, now: Now) -> u64 {
+        self.counter = self.counter.wrapping_add(1).max(1);
         let id = (self.generation << COUNTER_BITS) | u64::from(self.counter);
         let lease = Lease {
             id,
@@ -78,7 +78,7 @@ impl Queue {
         };
         self.record_take(seq, now);
         self.set(seq, Phase::Leased(lease));
-        Some(id)
+        id
     }
 
     /// The engine takes a job that [`Self::next`] gave, or a dead one.
