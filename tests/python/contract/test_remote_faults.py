@@ -407,23 +407,37 @@ async def test_timeouts_are_durations(connect: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (None, "cannot connect: Connection refused"),
         (Lose(), "the connection was closed without an answer"),
-        (Hang(FOREVER), "the server sent nothing for too long"),
         (Cut(40), "the answer was cut off"),
     ],
-    ids=["refused", "lost", "hangs", "cut"],
+    ids=["lost", "cut"],
 )
-async def test_the_reason_why_there_is_no_answer(
+async def test_the_reason_why_an_answer_is_missing(
     faulty: Faulty, connect: Any, name: str, fault: Any, reason: str
 ) -> None:
-    url = faulty.url if fault else "http://127.0.0.1:1"
-    if fault:
+    async with connect(faulty.url) as db:
+        await db.topic(name).append(1)
         faulty.fail(fault)
-    async with connect(url, timeout=0.2, deadline=0.01) as db:
-        with pytest.raises(te.Unavailable) as caught:
+        # It is not repeated, and has no timeout.
+        with pytest.raises(te.Unreachable) as caught:
+            await db.topic(name).sync()
+    assert str(caught.value) == f"{faulty.url}: {reason}"
+
+
+async def test_the_reason_why_there_is_no_connection(connect: Any, name: str) -> None:
+    url = "http://127.0.0.1:1"
+    async with connect(url, deadline=0.1) as db:
+        with pytest.raises(te.Unreachable) as caught:
             await db.topic(name).append(1)
-    assert str(caught.value) == f"{url}: {reason}"
+    assert str(caught.value) == f"{url}: cannot connect: Connection refused"
+
+
+async def test_the_reason_why_a_wait_is_over(faulty: Faulty, connect: Any, name: str) -> None:
+    faulty.fail(Hang(FOREVER))
+    async with connect(faulty.url, timeout=1, deadline=1) as db:
+        with pytest.raises(te.TimedOut) as caught:
+            await db.topic(name).append(1)
+    assert str(caught.value) == f"{faulty.url}: the server sent nothing for too long"
 
 
 @pytest.mark.parametrize("body", [b"", b"<h1>Not here</h1>", b"[]", b'{"error": "gone"}'])
