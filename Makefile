@@ -37,10 +37,13 @@ building = TIMEFORMAT='build $(1): %1R s'; time ($(2))
 
 # $(call suite,name,pytest or cargo) command: runs a suite of tests and keeps its verdict for the summary.
 # What hangs fails: a suite after three quarters of an hour, three hours where it explores; a test of
-# pytest (it prints its stacks) as pyproject.toml says. At the release gate both may take hours.
+# pytest (it prints its stacks) as pyproject.toml says, or after half an hour where it has more to do. At
+# the release gate both may take hours.
 SUITE_SECONDS := $(if $(filter explore,$(TOPICS_GATE)),10800,2700)
+ifneq ($(TOPICS_GATE),quick)
+PYTEST_ARGS += -o faulthandler_timeout=$(if $(filter release,$(TOPICS_GATE)),0,1800)
+endif
 ifeq ($(TOPICS_GATE),release)
-PYTEST_ARGS += -o faulthandler_timeout=0
 suite = $(abspath $(BIN))/python $(abspath .ci/suite.py) $(1) $(2)
 else
 suite = $(abspath $(BIN))/python $(abspath .ci/suite.py) $(1) $(2) timeout --kill-after=30 $(SUITE_SECONDS)
