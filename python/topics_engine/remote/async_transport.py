@@ -18,6 +18,7 @@ from ..client.closing import CancelScope, current_scope
 from .greenlets import spawn, wait
 from .transport import (
     CUT_OFF,
+    EVENTS,
     NO_ANSWER,
     NO_BYTE,
     Answer,
@@ -96,7 +97,7 @@ class AsyncTransport:
                 response = await session.get(
                     url, headers=headers, timeout=here.limits(None), allow_redirects=False
                 )
-            if response.status == 200:
+            if response.status == 200 and response.content_type == EVENTS:
                 return AsyncStream(response, here)
             async with response:
                 return await _whole(response)

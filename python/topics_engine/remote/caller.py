@@ -24,16 +24,17 @@ from .. import errors
 from ..client.backend import call_timeout
 from ..client.request import JSON, encode_json, encode_query, path_of
 from ..errors import TimedOut, TopicsError, Unavailable, Unreachable
-from .transport import Answer, NoAnswer, Options, PoolKind, Stream, Transport
+from .transport import EVENTS, Answer, NoAnswer, Options, PoolKind, Stream, Transport, content_of
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
+# With less time left there is no repeat: it would be late, and hide why the call failed before.
+SHORTEST_REPEAT = 0.05
 # Limits that do not clear by waiting; a refusal by any other limit is retried.
 CAPS = frozenset(
     "max_topics max_routers max_total_bytes ephemeral_bytes max_watch_topics max_watch_sessions"
     " max_consumers max_txn_writers max_txn_writers_per_key".split()
 )
 ARROW = "application/vnd.apache.arrow.stream"
-EVENTS = "text/event-stream"
 
 log = logging.getLogger("topics_engine.remote")
 
@@ -162,6 +163,8 @@ class Caller:
             timeout = max(0.001, min(self.options.timeout, left))
             opened = self.transport.stream(path, {"Accept": EVENTS, **headers}, timeout, idle)
             if isinstance(opened, Answer):
+                if opened.status < 400:
+                    check_content(opened, EVENTS)
                 return opened
             found.append(opened)
             return Answer(200, {}, b"")
@@ -207,7 +210,7 @@ class Caller:
             if status is not None and outcome_unknown:
                 status.outcome_unknown = True
             wait = max(after, pause * random.uniform(0.5, 1.0))
-            if not again or time.monotonic() + wait >= until:
+            if not again or time.monotonic() + wait + SHORTEST_REPEAT >= until:
                 raise error from cause
             log_repeat(wait, error)
             self.transport.sleep(wait)
@@ -233,7 +236,7 @@ def check_content(answer: Answer, accept: str) -> None:
     Raises:
         TopicsError: the content is not of the accepted type.
     """
-    content = answer.headers.get("content-type", "").partition(";")[0]
+    content = content_of(answer.headers)
     if content == accept:
         return
     what = f"with content of type {content!r} instead of {accept}"

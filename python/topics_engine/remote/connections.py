@@ -23,7 +23,6 @@ from .transport import (
     add_waker,
     closed,
     is_cancelled,
-    not_connected,
     remove_wakers,
     waking,
 )
@@ -90,7 +89,7 @@ class InterruptibleConnection(HTTPConnection):
         except TimeoutError as error:
             raise ConnectTimeoutError(self, f"not connected within {self.timeout} s") from error
         except OSError as error:
-            raise NewConnectionError(self, not_connected(error)) from error
+            raise NewConnectionError(self, str(error)) from error
         # The TLS handshake uses a socket object that is not reachable yet: shut down a duplicate.
         other = self._dialling.enter_context(made.dup())
         self._dialling.enter_context(waking(self._scope, lambda: wake(other)))

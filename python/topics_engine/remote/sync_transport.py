@@ -27,6 +27,7 @@ from ..client.closing import CancelScope, OneShot
 from .connections import InterruptibleSemaphore, pool_of
 from .transport import (
     CUT_OFF,
+    EVENTS,
     NO_ANSWER,
     NO_BYTE,
     Answer,
@@ -34,6 +35,7 @@ from .transport import (
     Options,
     PoolKind,
     closed,
+    content_of,
     forked,
     is_cancelled,
     not_connected,
@@ -198,12 +200,13 @@ class SyncTransport:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=max(timeout, idle))
         with self._call():
             response = self._open(PoolKind.STREAM, "GET", target, headers, None, limits, False)
-            if response.status != 200:
-                try:
-                    return Answer(response.status, _lower(response.headers), response.read())
-                except (HTTPError, OSError) as error:
-                    raise self._failure(error) from error
-            return SyncStream(response, self._scope)
+            told = _lower(response.headers)
+            if response.status == 200 and content_of(told) == EVENTS:
+                return SyncStream(response, self._scope)
+            try:
+                return Answer(response.status, told, response.read())
+            except (HTTPError, OSError) as error:
+                raise self._failure(error) from error
 
     def begin(self, call: Callable[[], T]) -> PendingCall[T]:
         with self._call(), self._starting:

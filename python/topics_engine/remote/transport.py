@@ -174,6 +174,14 @@ class NoAnswer(Exception):
         """Whether a retry would fail in the same way, as with an untrusted certificate."""
 
 
+EVENTS = "text/event-stream"
+
+
+def content_of(headers: Mapping[str, str]) -> str:
+    """The content type, without its parameters, of headers by lower-case name."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 NO_BYTE = "the server sent nothing for too long"
 NO_ANSWER = "the connection was closed without an answer"
 CUT_OFF = "the answer was cut off"
@@ -222,8 +230,8 @@ class Transport(Protocol):
     def stream(
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float
     ) -> Stream | Answer:
-        """Sends a GET; a 200 is returned as a stream, which is dead after `idle` seconds of
-        silence.
+        """Sends a GET; a 200 with events is returned as a stream, which is dead after `idle`
+        seconds of silence.
         """
 
     def begin(self, call: Callable[[], T]) -> PendingCall[T]:

@@ -149,6 +149,14 @@ async def test_the_deadline_ends_it(
         with pytest.raises(te.Unavailable):
             await db.topic(name).append(1)
         assert pauses == []
+        faulty.faults.clear()
+    # What has no time to fail by itself would only be late, and hide why the call failed before.
+    async with connect(faulty.url, timeout=FOREVER, deadline=60.04) as db:
+        monkeypatch.setattr(backend_of(db).caller.transport, "sleep", sleep)
+        faulty.fail(Break(), Break())
+        with pytest.raises(te.Unreachable):
+            await db.topic(name).append(1)
+        assert pauses == [20]
 
 
 async def test_nobody_there(connect: Any) -> None:
@@ -480,6 +488,25 @@ async def test_a_success_of_another_server(
             with pytest.raises(te.TopicsError, match=f"HTTP {status} {reason}.* check the URL"):
                 await call()
             assert not faulty.faults, what
+
+
+@pytest.mark.parametrize("status", [200, 302])
+@pytest.mark.parametrize("headers", [{"Content-Type": "text/html"}, {}], ids=["page", "untyped"])
+async def test_a_stream_of_another_server(
+    faulty: Faulty, connect: Any, name: str, status: int, headers: dict[str, str]
+) -> None:
+    async with connect(faulty.url) as db:
+        queue = await db.queue(f"{name}-q")
+        await db.topic(name).append(1)
+        for matching, stream in (
+            ("GET /v0/watch", lambda: db.watch({name: te.LATEST})),
+            ("/work", lambda: queue.work("w")),
+        ):
+            faulty.fail(Refuse(status, headers, b"<h1>Welcome</h1>"), matching=matching)
+            with pytest.raises(te.TopicsError, match=f"HTTP {status} .* check the URL"):
+                async with stream() as opened:
+                    await anext(opened)
+            assert not faulty.faults, matching
 
 
 def test_what_tls_trusts() -> None:
