@@ -168,7 +168,10 @@ def path(name: str, value: object) -> str:
     """A path of the file system."""
     if not isinstance(value, str | os.PathLike):
         refuse(name, "a path (text or os.PathLike)", value)
-    return text(name, os.fspath(value))
+    found = text(name, os.fspath(value))
+    if "\0" in found:
+        refuse(name, "a path without null characters", value)
+    return found
 
 
 def flag(name: str, value: object) -> bool:

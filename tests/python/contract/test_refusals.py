@@ -331,6 +331,7 @@ async def test_a_handle_is_taken_where_a_topic_is_named(db: Any) -> None:
 async def test_wrong_paths_and_settings(opening: Any, tmp_path: Path) -> None:
     for path, settings, message in (
         (7, {}, "path must be a path (text or os.PathLike), not 7"),
+        ("a\0b", {}, "path must be a path without null characters, not 'a\\x00b'"),
         (
             tmp_path / "data",
             {"durability": "fsync"},
