@@ -20,7 +20,7 @@ from .completion import SHELLS
 from .exits import Exit
 from .transfer import FORMATS
 
-Add = Callable[..., argparse.ArgumentParser]
+Add = Callable[..., "Parser"]
 
 MAX_PREFIX_BYTES = 200
 """Bytes of `--key`: a key has at most 256 with the number of a line."""
@@ -46,7 +46,29 @@ UNKNOWN_COMMAND = re.compile(
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that hints at the command that was meant, instead of listing them all."""
+    """A parser that hints at the command or argument that was meant, and shows how the command
+    itself is used: argparse would show the usage of all commands.
+    """
+
+    has_commands = False
+    sets_options = False
+    """Whether `--set` has options of a topic."""
+
+    def add_subparsers(self, **how: Any) -> Any:
+        self.has_commands = True
+        return super().add_subparsers(**how)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and not self.has_commands:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0])}")
+        return found, unknown
+
+    def _hint(self, unknown: str) -> str:
+        option = unknown.partition("=")[0].removeprefix("--").replace("-", "_")
+        if self.sets_options and unknown.startswith("--") and option in OPTIONS:
+            return f"; it is an option of a topic: --set {option}=VALUE"
+        return ""
 
     def error(self, message: str) -> NoReturn:
         if found := UNKNOWN_COMMAND.fullmatch(message):
@@ -65,11 +87,11 @@ def parser() -> argparse.ArgumentParser:
     for to, after in ((top, False), (common, True)):
         _common_arguments(to, after=after)
 
-    def commands(of: argparse.ArgumentParser, level: str) -> Add:
+    def commands(of: Parser, level: str) -> Add:
         below = of.add_subparsers(dest=level, required=True, metavar=level)
 
-        def add(name: str, summary: str, *positional: str) -> argparse.ArgumentParser:
-            made: argparse.ArgumentParser = below.add_parser(
+        def add(name: str, summary: str, *positional: str) -> Parser:
+            made: Parser = below.add_parser(
                 name, help=summary, description=summary, parents=[common]
             )
             for argument in positional:
@@ -144,6 +166,7 @@ def _topic_arguments(verb: Add) -> None:
         ("configure", "change options of a topic"),
     ):
         command = verb(name, summary, "topic")
+        command.sets_options = True
         command.add_argument("--durability", choices=OPTIONS["durability"][1:])
         command.add_argument(
             "--set",

@@ -191,6 +191,27 @@ def test_a_command_that_does_not_exist(line: str, message: str, capsys: Any) -> 
     assert capsys.readouterr().err == message + "\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "rest", "message"),
+    [
+        ("configure", "t --ttl 5d", "--ttl 5d; it is an option of a topic: --set ttl=VALUE"),
+        ("create", "t --cap-records=9", "--cap-records=9; it is an option of a topic: --set"),
+        ("create", "t --tag a", "--tag a\n"),
+        ("queue claim", "q w", "w\n"),
+        ("ls", "--ttl=5d", "--ttl=5d\n"),
+    ],
+)
+def test_an_argument_that_does_not_exist(
+    command: str, rest: str, message: str, capsys: Any
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), *rest.split()])
+    assert ended.value.code == Exit.USAGE
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"usage: topics {command} [-h]"), shown
+    assert f"topics {command}: error: unrecognized arguments: {message}" in shown
+
+
 @pytest.fixture(params=["directory", "server"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[str]]:
     """The kind of place, and the arguments that name it."""
