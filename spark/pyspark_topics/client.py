@@ -28,6 +28,9 @@ NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_FAIL, getattr(socket, "EAI_NODATA"
 PLAIN_ANSWERS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 """What OpenSSL says of a peer that answers in plain text."""
 
+PROXY_IS_ALONE = ("http_408", "http_429", "http_502", "http_503", "http_504")
+"""What a proxy answers while the server behind it is away or busy."""
+
 SILENCE = 300.0
 """Seconds without a byte after which a connection counts as broken."""
 
@@ -120,7 +123,22 @@ class Client:
             raise
         if response.status >= 400:
             raise self._refusal(response)
+        self._check_content(response, accept)
         return response
+
+    def _check_content(self, response: http.client.HTTPResponse, accept: str) -> None:
+        """Refuses a success that no topics server sent: a redirection, or another application."""
+        found = response.headers.get_content_type()
+        if response.status < 300 and found == accept:
+            return
+        what = f"content of type {found!r} instead of {accept}"
+        if location := response.headers["Location"]:
+            what = f"a redirection to {location!r}, which is not followed"
+        self.close()
+        raise InvalidOption(
+            f'"url" {self._url.geturl()}: what answers there is no topics server: '
+            f"HTTP {response.status} with {what}"
+        )
 
     def refuse_permanent(self, error: Exception) -> None:
         """Raises what no wait can mend: a name that does not exist, TLS against a plain server, a
@@ -191,7 +209,11 @@ class Client:
             code, message = str(error["code"]), str(error["message"])
             detail = error.get("detail")
         except (ValueError, KeyError, TypeError):
-            code, message, detail = f"http_{response.status}", body[:200].decode("latin-1"), None
+            code, detail = f"http_{response.status}", None
+            message = (
+                f'"url" {self._url.geturl()}: HTTP {response.status} without the error object of a '
+                f"topics server: check it, and proxies on the way. The body: {body[:200]!r}"
+            )
         after = float(wait) if wait.isdecimal() else 0.0
         return TopicsError(message, code, detail, after)
 
@@ -216,7 +238,7 @@ def retryable(error: TopicsError) -> bool:
         "storage_unavailable",
         "throttled",
     )
-    return isinstance(error, Interrupted) or error.code in (*passing, "http_502", "http_504")
+    return isinstance(error, Interrupted) or error.code in (*passing, *PROXY_IS_ALONE)
 
 
 def path_of(*parts: str) -> str:

@@ -21,7 +21,7 @@ from support.tls import certificate
 ROWS = 30_000
 
 
-@pytest.mark.parametrize("what", ["cut", "unmark", "refuse", "busy"])
+@pytest.mark.parametrize("what", ["cut", "unmark", "refuse", "busy", "alone"])
 def test_a_read_goes_on_where_it_was(topics, topic, read, proxy, what):
     topics.append(topic, [{"n": n, "pad": "x" * 100} for n in range(ROWS)])
     proxy.break_next("/scan", what, times=3)
@@ -93,6 +93,17 @@ def test_what_no_wait_can_mend_is_refused_with_the_option(tmp_path, topics, monk
         assert "use https://" in refused(f"http://127.0.0.1:{server.port}")
         assert "certificate" in refused(f"https://127.0.0.1:{server.port}")
     assert "use http://" in refused(f"https://127.0.0.1:{topics.server.port}")
+    for head, why in (
+        (b"200 OK\r\nContent-Type: text/html; charset=utf-8", "'text/html' instead of"),
+        (b"200 OK", "instead of application/json"),
+        (b"302 Found\r\nLocation: https://h/login", "redirection to 'https://h/login'"),
+        (b"307 Else\r\nContent-Type: application/json\r\nLocation: /b", "redirection to '/b'"),
+    ):
+        with Listener(b"HTTP/1.1 " + head + b"\r\nContent-Length: 2\r\n\r\n{}") as other:
+            assert why in refused(f"http://127.0.0.1:{other.port}")
+    gone = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nhere"
+    with Listener(gone) as other, pytest.raises(TopicsError, match=r"HTTP 404 .*'here'"):
+        Client(Connection(f"http://127.0.0.1:{other.port}", None, None, 3600.0)).call("GET", "/v0")
 
     def unknown(*_args, **_more):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -168,7 +179,7 @@ def test_a_refusal_is_not_repeated(topics, topic, proxy):
     assert len(proxy.seen) == 1
 
 
-@pytest.mark.parametrize("what", ["refuse", "forget", "busy"])
+@pytest.mark.parametrize("what", ["refuse", "forget", "busy", "alone"])
 def test_a_batch_write_is_published_once(spark, topics, topic, proxy, what):
     for path in ("/stage/", "/commit"):
         proxy.break_next(path, what)
