@@ -31,6 +31,9 @@ PLAIN_ANSWERS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG
 PROXY_IS_ALONE = ("http_408", "http_429", "http_502", "http_503", "http_504")
 """What a proxy answers while the server behind it is away or busy."""
 
+CONNECT_SECONDS = 10.0
+"""Seconds to connect, with TLS, after which there is another attempt."""
+
 SILENCE = 300.0
 """Seconds without a byte after which a connection counts as broken."""
 
@@ -184,11 +187,16 @@ class Client:
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port
-        if self._url.scheme == "https":
-            return http.client.HTTPSConnection(
-                host, port, timeout=SILENCE, context=self._trusting()
+        made = (
+            http.client.HTTPSConnection(
+                host, port, timeout=CONNECT_SECONDS, context=self._trusting()
             )
-        return http.client.HTTPConnection(host, port, timeout=SILENCE)
+            if self._url.scheme == "https"
+            else http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+        )
+        made.connect()
+        made.sock.settimeout(SILENCE)
+        return made
 
     def _trusting(self) -> ssl.SSLContext:
         """Read for each connection: a certificate that is renewed in place is used by the next."""

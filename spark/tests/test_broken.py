@@ -126,6 +126,19 @@ def test_what_may_pass_is_waited_for(monkeypatch, topics):
     assert answers == []
 
 
+def test_a_machine_that_does_not_answer_is_tried_again(monkeypatch):
+    monkeypatch.setattr("pyspark_topics.client.CONNECT_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as kept:
+        # The system drops what does not fit into the backlog, as a firewall does.
+        for _ in range(2):
+            sock = kept.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        with pytest.raises(Interrupted, match=r"TimeoutError\('timed out'\)"):
+            Client(Connection(url, None, None, 1.0)).call("GET", "/v0/health")
+
+
 def scan(server, topic, upto):
     request = ScanRequest(
         topic=topic,
