@@ -28,8 +28,8 @@ NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_FAIL, getattr(socket, "EAI_NODATA"
 PLAIN_ANSWERS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 """What OpenSSL says of a peer that answers in plain text."""
 
-PROXY_IS_ALONE = ("http_408", "http_429", "http_502", "http_503", "http_504")
-"""What a proxy answers while the server behind it is away or busy."""
+TRANSIENT_STATUSES = ("http_408", "http_429", "http_502", "http_503", "http_504")
+"""Codes of answers without an error object: a proxy sends them while its server is away or busy."""
 
 CONNECT_SECONDS = 10.0
 """Seconds to connect, with TLS, after which there is another attempt."""
@@ -246,7 +246,7 @@ def retryable(error: TopicsError) -> bool:
         "storage_unavailable",
         "throttled",
     )
-    return isinstance(error, Interrupted) or error.code in (*passing, *PROXY_IS_ALONE)
+    return isinstance(error, Interrupted) or error.code in (*passing, *TRANSIENT_STATUSES)
 
 
 def path_of(*parts: str) -> str:

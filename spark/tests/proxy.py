@@ -9,7 +9,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-What = Literal["refuse", "forget", "cut", "unmark", "busy", "alone", "hang up"]
+What = Literal["refuse", "forget", "cut", "unmark", "busy", "unavailable", "hang up"]
 """Closes without forwarding; forwards and closes; sends half of the answer; sends all of it
 except the last marker of an Arrow stream; answers 503 as the server does; answers 503 itself;
 sends the answer and closes."""
@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = b'{"error":{"code":"throttled","message":"busy"}}'
             self._answer(503, {"Retry-After": "0"}, answer)
             return
-        if what == "alone":
+        if what == "unavailable":
             self._answer(503, {"Content-Type": "text/html"}, b"<h1>No server is available</h1>")
             return
         status, headers, answer = self._ask(body)

@@ -21,7 +21,7 @@ from support.tls import certificate
 ROWS = 30_000
 
 
-@pytest.mark.parametrize("what", ["cut", "unmark", "refuse", "busy", "alone"])
+@pytest.mark.parametrize("what", ["cut", "unmark", "refuse", "busy", "unavailable"])
 def test_a_read_goes_on_where_it_was(topics, topic, read, proxy, what):
     topics.append(topic, [{"n": n, "pad": "x" * 100} for n in range(ROWS)])
     proxy.break_next("/scan", what, times=3)
@@ -192,7 +192,7 @@ def test_a_refusal_is_not_repeated(topics, topic, proxy):
     assert len(proxy.seen) == 1
 
 
-@pytest.mark.parametrize("what", ["refuse", "forget", "busy", "alone"])
+@pytest.mark.parametrize("what", ["refuse", "forget", "busy", "unavailable"])
 def test_a_batch_write_is_published_once(spark, topics, topic, proxy, what):
     for path in ("/stage/", "/commit"):
         proxy.break_next(path, what)
