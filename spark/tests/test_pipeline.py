@@ -25,7 +25,7 @@ from pipeline.progress import Progress, progress
 from pipeline.report import PLOT
 from pipeline.runner import HERE, Job, KillPoint, PlannedKill, package, planned_kills
 from pyspark.errors import StreamingQueryException
-from pyspark_topics.client import Client
+from pyspark_topics.client import ARROW, Client
 from pyspark_topics.options import Connection
 
 from support.server import Server
@@ -109,7 +109,7 @@ def test_archived_records_are_in_the_store_alone(tmp_path):
         assert cold == {topic: count // size * size - size for topic, count in archived.items()}
         assert min(cold.values()) / min(archived.values()) > 0.7
         assert bytes_fetched(client) == 0
-        with client.open("POST", "/v0/topics/flights/scan", b"{}", accept="*/*") as answer:
+        with client.open("POST", "/v0/topics/flights/scan", b"{}", accept=ARROW) as answer:
             found = pa.ipc.open_stream(answer.read()).read_all()
         assert found["seq"].to_pylist() == [*range(1, archived["flights"] + 1)]
         assert [json.loads(text) for text in found["data"].to_pylist()] == [

@@ -1,6 +1,6 @@
 //! The queue machine: claims that wait, leases that run out, and their fences (I6).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,11 +57,11 @@ pub fn produced() {
     w.engine.close().unwrap();
 }
 
-/// Who was given a job last, and which jobs are done.
+/// The last lease of each job, and the lease that ended with it, by seq.
 #[derive(Default)]
 struct Board {
     held: BTreeMap<u64, u64>,
-    done: BTreeSet<u64>,
+    done: BTreeMap<u64, u64>,
 }
 
 /// Workers that stall until their leases run out: a stale fence changes nothing.
@@ -83,7 +83,9 @@ pub fn leased() {
                 let (seq, id) = (lease.seq, lease.lease_id);
                 {
                     let mut b = board.lock();
-                    assert!(!b.done.contains(&seq), "I6: job {seq} is given after it was done");
+                    // A later lease may have ended with the job since this one was given.
+                    let is_before = b.done.get(&seq).is_none_or(|&done| id < done);
+                    assert!(is_before, "I6: job {seq} is given after it was done");
                     let held = b.held.entry(seq).or_default();
                     *held = id.max(*held);
                 }
@@ -96,7 +98,8 @@ pub fn leased() {
                 let settled = w.engine.ack("q", &held).unwrap();
                 if settled.done.contains(&seq) {
                     assert!(!stale, "I6: a stale fence acks job {seq}");
-                    assert!(board.lock().done.insert(seq), "I6: job {seq} is done twice");
+                    let before = board.lock().done.insert(seq, id);
+                    assert!(before.is_none(), "I6: job {seq} is done twice");
                 }
             }
         })

@@ -120,7 +120,8 @@ pub fn explore(model: Model, schedules: usize, broken: bool) -> Result<usize, St
     Ok(run(random, model, quiet)? + run(pct, model, quiet)? + run(more, model, quiet)?)
 }
 
-/// Calls `f` for each item, on two threads.
+/// Calls `f` for each item, two at a time. Each call has a thread of its own: one on which a model
+/// has panicked counts as panicking for ever, and would fail the next model too.
 pub fn each<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|s| {
@@ -130,7 +131,7 @@ pub fn each<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R>
                     let i = next.fetch_add(1, Ordering::SeqCst);
                     (i, items.get(i))
                 } {
-                    let r = f(item);
+                    let r = std::thread::scope(|own| own.spawn(|| f(item)).join().unwrap());
                     done.lock().unwrap().push((i, r));
                 }
             });
@@ -165,7 +166,7 @@ pub fn main(models: &[Model]) -> ExitCode {
         match outcome {
             Ok(n) => {
                 println!("test concurrency::{} ... ok ({n} schedules, {took:.1} s)", m.name);
-                // Each runs on a thread of its own from here on, so that sites are not mixed.
+                // Those of this thread, which ran only this model.
                 (*m, Some(model::visited_sites().into_iter().collect()))
             }
             Err(e) => {
