@@ -22,6 +22,8 @@ class Refuse:
     status: int
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b'{"error":{"code":"throttled","message":"slowly"}}'
+    stalls: bool = False
+    """Whether the last byte of the answer never comes."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +121,12 @@ class Faulty:
             to.send_response(fault.status)
             for name, value in fault.headers.items():
                 to.send_header(name, value)
-            to.send_header("Content-Length", str(len(fault.body)))
+            to.send_header("Content-Length", str(len(fault.body) + fault.stalls))
             to.end_headers()
             to.wfile.write(fault.body)
+            if fault.stalls:
+                self._closing.wait()
+                self._end(to)
             return
         if isinstance(fault, Hang):
             self._closing.wait(fault.seconds)

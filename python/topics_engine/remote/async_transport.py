@@ -97,10 +97,10 @@ class AsyncTransport:
                 response = await session.get(
                     url, headers=headers, timeout=here.limits(None), allow_redirects=False
                 )
-            if response.status == 200 and response.content_type == EVENTS:
-                return AsyncStream(response, here)
-            async with response:
-                return await _whole(response)
+                if response.status == 200 and response.content_type == EVENTS:
+                    return AsyncStream(response, here)
+                async with response:
+                    return await _whole(response)
 
         return self._waited(here, send)
 

@@ -204,9 +204,12 @@ class SyncTransport:
             if response.status == 200 and content_of(told) == EVENTS:
                 return SyncStream(response, self._scope)
             try:
-                return Answer(response.status, told, response.read())
+                # What another server sends may have no end.
+                return Answer(response.status, told, response.read(PIECE))
             except (HTTPError, OSError) as error:
                 raise self._failure(error) from error
+            finally:
+                response.close()
 
     def begin(self, call: Callable[[], T]) -> PendingCall[T]:
         with self._call(), self._starting:

@@ -147,6 +147,14 @@ def options_of(url: str, api_key: str | None, *, pool: int, **given: Any) -> Opt
     return Options(url, api_key, pool=arguments.count("pool", pool), **given)
 
 
+EVENTS = "text/event-stream"
+
+
+def content_of(headers: Mapping[str, str]) -> str:
+    """The content type, without its parameters, of headers by lower-case name."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A response, as far as it was received."""
@@ -172,14 +180,6 @@ class NoAnswer(Exception):
         """Whether the server may have executed the request."""
         self.lasting = lasting
         """Whether a retry would fail in the same way, as with an untrusted certificate."""
-
-
-EVENTS = "text/event-stream"
-
-
-def content_of(headers: Mapping[str, str]) -> str:
-    """The content type, without its parameters, of headers by lower-case name."""
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 NO_BYTE = "the server sent nothing for too long"

@@ -509,6 +509,20 @@ async def test_a_stream_of_another_server(
             assert not faulty.faults, matching
 
 
+@pytest.mark.parametrize("status", [200, 302, 503])
+async def test_a_stream_whose_refusal_stalls(
+    faulty: Faulty, connect: Any, name: str, status: int
+) -> None:
+    async with connect(faulty.url) as db:
+        await db.topic(name).append(1)
+    faulty.fail(*[Refuse(status, stalls=True)] * 100, matching="GET /v0/watch")
+    async with connect(faulty.url, timeout=1, deadline=1, heartbeat=0.2) as db:
+        with pytest.raises(te.TimedOut, match="sent nothing for too long"):
+            async with db.watch({name: te.LATEST}) as watch:
+                await anext(watch)
+    assert faulty.requests
+
+
 def test_what_tls_trusts() -> None:
     from topics_engine.remote import Options
 
