@@ -28,9 +28,6 @@ NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_FAIL, getattr(socket, "EAI_NODATA"
 PLAIN_ANSWERS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 """What OpenSSL says of a peer that answers in plain text."""
 
-TRANSIENT_STATUSES = ("http_408", "http_429", "http_502", "http_503", "http_504")
-"""Codes of answers without an error object: a proxy sends them while its server is away or busy."""
-
 CONNECT_SECONDS = 10.0
 """Seconds to connect, with TLS, after which there is another attempt."""
 
@@ -245,8 +242,10 @@ def retryable(error: TopicsError) -> bool:
         "shutting_down",
         "storage_unavailable",
         "throttled",
+        # A proxy sends these, without an error object, while its server is away or busy.
+        *("http_408", "http_429", "http_502", "http_503", "http_504"),
     )
-    return isinstance(error, Interrupted) or error.code in (*passing, *TRANSIENT_STATUSES)
+    return isinstance(error, Interrupted) or error.code in passing
 
 
 def path_of(*parts: str) -> str:
